@@ -185,14 +185,14 @@ static void check_page(const lt_call *call, const char *host, lt_access_refusal 
                        strcmp(call->request->method, "HEAD") == 0;
 
     if (origin != NULL && !is_own_origin(origin, host) && !lt_access_cors(s, origin)) {
-        refuse(
-            out, 403, "origin_not_allowed",
-            "pages of %.100s may not call this server, which asks for no key; --cors allows them",
-            origin);
+        refuse(out, 403, "origin_not_allowed",
+               "pages of %.100s may not call this server, which requires no key; allow them with "
+               "--cors",
+               origin);
     } else if (origin == NULL && site != NULL && !reads &&
                (strcmp(site, "cross-site") == 0 || strcmp(site, "same-site") == 0)) {
         refuse(out, 403, "origin_not_allowed",
-               "a page of another site may not call this server, which asks for no key");
+               "a page of another site may not call this server, which requires no key");
     } else if (type != NULL && !reads &&
                (has_type(type, "text/plain") ||
                 (has_type(type, "multipart/form-data") && !is_authorized(head)))) {

@@ -108,7 +108,7 @@ static lt_err add_named(lt_adapter_set *a, const char *text) {
     char name[256];
     LT_TRY(read_pair(text, name, &folder));
     if (find(a, name) != NULL || is_model(a, name)) {
-        LT_FAIL(LT_ERR_ARG, "--lora %s: the name is there already, for %s", text,
+        LT_FAIL(LT_ERR_ARG, "--lora %s: the name is already that of %s", text,
                 find(a, name) != NULL ? "another adapter" : "a model");
     }
     return append(a, name, folder);
@@ -396,8 +396,8 @@ static bool choose(lt_adapter_set *a, const lt_api_params *p, const char *owner,
     }
     if (named != NULL && p->lora != NULL) {
         return lt_api_refuse(e, "lora",
-                             "'lora' beside a model that is an adapter: name the model '%.100s' "
-                             "and the adapter in 'lora'",
+                             "the model is an adapter and there is also 'lora': name the model "
+                             "'%.100s' and all adapters in 'lora'",
                              a->server->name);
     }
     if (p->lora != NULL) {

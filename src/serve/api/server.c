@@ -403,7 +403,7 @@ static lt_err read_preset(lt_server *s) {
 
 static lt_err open_events(lt_server *s) {
     if (evthread_use_pthreads() != 0) {
-        LT_FAIL(LT_ERR_OOM, "server: libevent has no threads");
+        LT_FAIL(LT_ERR_OOM, "server: libevent was built without threads");
     }
     s->base = event_base_new();
     s->events = calloc(LT_SERVER_POLL_EVENTS, sizeof *s->events);
@@ -612,7 +612,7 @@ lt_err lt_server_run(lt_server *s) {
         lt_models_begin(s->models);
         event_base_dispatch(s->base);
     } else if (pthread_create(&loader, NULL, load_thread, s) != 0) {
-        LT_FAIL(LT_ERR_OOM, "server: no thread to load with");
+        LT_FAIL(LT_ERR_OOM, "server: cannot start the thread that loads the model");
     } else {
         event_base_dispatch(s->base);
         pthread_join(loader, NULL);

@@ -71,8 +71,8 @@ static bool read_ids(slot_action *w, lt_api_error *e) {
                                .kwargs = w->a.template_kwargs,
                                .add_generation_prompt = true};
     if ((w->a.prompt == NULL) == (w->a.messages == NULL)) {
-        return lt_api_refuse(
-            e, "prompt", "the text whose pages are meant is named by 'prompt' or by 'messages'");
+        return lt_api_refuse(e, "prompt",
+                             "'prompt' or 'messages' must name the text whose pages are meant");
     }
     return w->a.messages != NULL
                ? lt_conversation_ids(s, &c, &w->ids, NULL, e)
@@ -113,7 +113,7 @@ static bool find_action(const lt_call *call, size_t *which, lt_api_error *e) {
     (void)lt_query_value(call->request->query, "action", name, sizeof name);
     for (*which = 0; *which < N_ACTIONS && strcmp(actions[*which].name, name) != 0; ++*which) {}
     if (*which == N_ACTIONS) {
-        return lt_api_refuse(e, "action", "?action= is save, restore or erase");
+        return lt_api_refuse(e, "action", "'action' must be save, restore or erase");
     }
     return (digits > 0 && digits < 10 && call->tail[digits] == '\0') ||
            lt_api_refuse(e, "id_slot", "the path is /slots/NUMBER");

@@ -224,14 +224,14 @@ lt_err lt_worker_pool_open(lt_worker_pool **out, struct event_base *base, int n_
 
     LT_ASSERT(n_threads >= 1 && n_threads <= LT_WORKER_POOL_THREADS);
     if (a == NULL) {
-        LT_FAIL(LT_ERR_OOM, "threads beside the loop");
+        LT_FAIL(LT_ERR_OOM, "worker pool");
     }
     a->max_waiting = max_waiting;
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->wake, NULL);
     a->on_done = event_new(base, -1, EV_PERSIST, on_done, a);
     if (a->on_done == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "threads beside the loop");
+        LT_FAIL_DONE(LT_ERR_OOM, "worker pool");
     }
     pthread_mutex_lock(&a->lock); /* Held until the number of running threads is known. */
     while (a->n_threads < n_threads &&
@@ -240,7 +240,7 @@ lt_err lt_worker_pool_open(lt_worker_pool **out, struct event_base *base, int n_
     }
     pthread_mutex_unlock(&a->lock);
     if (a->n_threads == 0) {
-        LT_FAIL_DONE(LT_ERR_OOM, "no thread beside the loop");
+        LT_FAIL_DONE(LT_ERR_OOM, "worker pool: cannot start a thread");
     }
     *out = a;
     a = NULL;

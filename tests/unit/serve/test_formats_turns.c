@@ -628,7 +628,7 @@ static void options_of_the_server(void **state) {
              HI ", 'store': false, 'max_tokens': 1"),
         REFUSES("/v1/responses", "{'error': {'param': 'store'}}", "'input': 'a', 'store': true"),
         SAYS("/v1/responses", "{'store': false}", "'input': 'a', 'max_output_tokens': 1"),
-        REFUSES("/v1/messages", "{'error': {'message': '~keeps nothing'}}",
+        REFUSES("/v1/messages", "{'error': {'message': '~stores nothing'}}",
                 HI ", 'max_tokens': 1, 'thread': {'type': 'create'}"),
         SAYS("/v1/completions",
              "{'truncated': true, 'usage': {'prompt_tokens': 2, 'completion_tokens': 600}}",

@@ -233,8 +233,8 @@ static bool read_control(lt_control *k, lt_reply *j, lt_api_error *e) {
     if (a->control.budget >= 0) {
         if (a->thinking_budget >= 0) {
             return lt_api_refuse(e, "reasoning.max_tokens",
-                                 "'reasoning.max_tokens' and 'thinking_budget' say the same: give "
-                                 "one");
+                                 "'reasoning.max_tokens' and 'thinking_budget' are the same limit: "
+                                 "give one of them");
         }
         a->thinking_budget = a->control.budget;
     }

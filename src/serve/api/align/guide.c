@@ -80,10 +80,9 @@ bool lt_guide_watermark(lt_reply *j, lt_api_error *e) {
     w->length = a->mark.length > 0 ? a->mark.length : w->length;
     err = lt_watermark_check(w);
     if (err == LT_OK && which != LT_WATERMARK_GREEN && j->request.sampling.temperature <= 0) {
-        return lt_api_refuse(e, "temperature",
-                             "'temperature' is 0: nothing is drawn, so scheme %s has no place for "
-                             "its marks",
-                             scheme);
+        return lt_api_refuse(
+            e, "temperature",
+            "'temperature' is 0: no token is drawn, so scheme %s cannot leave its marks", scheme);
     }
     return err == LT_OK || lt_api_refuse_error(e, "alignment", err);
 }
@@ -165,7 +164,7 @@ bool lt_guide_negative(lt_reply *j, lt_api_error *e) {
     }
     if (j->request.n_choices != 1) {
         return lt_api_refuse(e, a->n > 1 ? "n" : "best_of",
-                             "method guidance is for one choice: it has a second sequence");
+                             "method guidance gives one choice, because it runs a second sequence");
     }
     if (!read_negative(j, e)) {
         return false;
@@ -187,10 +186,10 @@ static bool find_second(const lt_reply *j, const char *name, const char *param, 
     const size_t n = (size_t)o->engine.n_beside;
     const char *const *row;
     if (n == 0) {
-        return lt_api_refuse(e, "alignment.method",
-                             "'alignment.method' = %s: no second model is beside the served one "
-                             "(serve --second NAME=MODEL)",
-                             j->params.group.method);
+        return lt_api_refuse(
+            e, "alignment.method",
+            "'alignment.method' = %s: the server has no second model (serve --second NAME=MODEL)",
+            j->params.group.method);
     }
     if (name == NULL && n == 1) {
         *out = 0;

@@ -193,15 +193,15 @@ static bool read_aggregate(lt_reply *j, lt_api_error *e) {
 bool lt_judge_read(lt_reply *j, lt_api_error *e) {
     const json_t *border = j->params.group.border;
     if (j->server->reward == NULL) {
-        return lt_api_refuse(e, "alignment.reward",
-                             "'alignment.reward' = reward: no reward model is beside the served "
-                             "one (serve --reward)");
+        return lt_api_refuse(
+            e, "alignment.reward",
+            "'alignment.reward' = reward: the server has no reward model (serve --reward)");
     }
     if (!lt_judge_has_steps(j->server)) {
         return j->params.group.aggregate == NULL ||
-               lt_api_refuse(e, "alignment.aggregate",
-                             "'alignment.aggregate': the reward model beside the served one judges "
-                             "texts, not steps");
+               lt_api_refuse(
+                   e, "alignment.aggregate",
+                   "'alignment.aggregate': the server's reward model judges texts, not steps");
     }
     return read_aggregate(j, e) &&
            lt_borders_read(&j->judging.borders, border, lt_steps_border(&j->server->reward->steps),

@@ -298,7 +298,7 @@ static lt_err open_input(lt_batch *t) {
     char path[LT_PATH_BYTES];
 
     if (!lt_files_get(t->all->files, t->input, t->owner, true, &input)) {
-        LT_FAIL(LT_ERR_NOT_FOUND, "the input %s is not there", t->input);
+        LT_FAIL(LT_ERR_NOT_FOUND, "the input %s does not exist", t->input);
     }
     w->held = true;
     w->key = lt_access_key_of(t->all->server, t->owner);

@@ -268,7 +268,7 @@ static lt_err write_file(const lt_files *f, lt_file_entry *e, const void *data, 
         LT_TRY(lt_file_write_atomic(path, data, n));
     }
     if (stat(path, &st) != 0) {
-        LT_FAIL(LT_ERR_IO, "%s: it is not there", path);
+        LT_FAIL(LT_ERR_IO, "%s: it does not exist", path);
     }
     e->bytes = (int64_t)st.st_size;
     e->order_us = (int64_t)(lt_clock_unix_s() * 1e6);

@@ -117,7 +117,8 @@ static bool read_method(lt_tuning *t, const json_t *method, lt_api_error *e) {
     t->pairs = type[0] == 'd';
     json_object_foreach((json_t *)(uintptr_t)method, key, value) {
         if (strcmp(key, "type") != 0 && strcmp(key, type) != 0 && !json_is_null(value)) {
-            return lt_api_refuse(e, "method", "'method.%.60s' beside the type %s", key, type);
+            return lt_api_refuse(e, "method", "'method.%.60s' does not belong to the type %s", key,
+                                 type);
         }
     }
     inner = json_object_get(method, type);
@@ -181,8 +182,9 @@ static bool read_job(const lt_call *call, const lt_api_params *a, lt_tuning *t, 
     t->seed = a->seed;
     t->metadata = (json_t *)(uintptr_t)a->metadata;
     if (a->hyperparameters != NULL && a->tuning_method != NULL) {
-        return lt_api_refuse(e, "hyperparameters",
-                             "'hyperparameters' beside 'method': they stand in the method");
+        return lt_api_refuse(
+            e, "hyperparameters",
+            "'hyperparameters' cannot be combined with 'method', which has its own");
     }
     return read_model(s, call->owner, a->model, t, e) &&
            read_file(s, a->training_file, "training_file", t, t->training, e) &&

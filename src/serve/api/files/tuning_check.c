@@ -199,7 +199,7 @@ static lt_err begin(lt_tuning *t, lt_tuning_check *c) {
         c->held[i] = c->ids[i][0] != '\0' &&
                      lt_files_get(c->server->files, c->ids[i], t->owner, true, &entry);
         if (c->ids[i][0] != '\0' && !c->held[i]) {
-            LT_FAIL(LT_ERR_NOT_FOUND, "the file %s is not there", c->ids[i]);
+            LT_FAIL(LT_ERR_NOT_FOUND, "the file %s does not exist", c->ids[i]);
         }
     }
     c->which = 0;

@@ -143,7 +143,7 @@ bool lt_tuning_delete_model(lt_tuning *t, int64_t step, lt_api_error *e) {
     lt_tuning_adapter(t, step, below);
     for (const lt_tuning *other = t->all->first; other != NULL; other = other->next) {
         if (strcmp(other->from, below) == 0 && !lt_tuning_has_ended(other)) {
-            return lt_api_refuse(e, "model", "the job %s, which has not ended, begins with it",
+            return lt_api_refuse(e, "model", "the job %s, which has not ended, starts from it",
                                  other->id);
         }
     }

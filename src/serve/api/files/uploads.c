@@ -173,12 +173,12 @@ static bool take_place(upload *t, const char *id, size_t n, lt_api_error *e) {
     if ((int64_t)n > most - t->part_bytes) {
         return lt_api_refuse(e, "data",
                              "%s: its parts have %lld bytes, and this one %zu; the upload was "
-                             "created for %lld bytes, of which parts may be sent %d times",
+                             "created for %lld bytes, and its parts may have %d times as many",
                              t->public.id, (long long)t->part_bytes, n, (long long)t->public.bytes,
                              SLACK);
     }
     if (t->n_parts == LT_UPLOAD_PARTS) {
-        return lt_api_refuse(e, "data", "%s has %d parts; more are not taken", t->public.id,
+        return lt_api_refuse(e, "data", "%s has %d parts; more are not accepted", t->public.id,
                              LT_UPLOAD_PARTS);
     }
     if (t->n_parts == t->room) {

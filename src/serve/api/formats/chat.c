@@ -399,7 +399,7 @@ static bool read_store(const lt_api_params *a, const lt_server *s, lt_api_error 
         return true;
     }
     if (s->o.store.max_entries == 0) {
-        return lt_api_refuse(e, "store", "'store': nothing is kept here (--store-entries 0)");
+        return lt_api_refuse(e, "store", "'store': this server stores nothing (--store-entries 0)");
     }
     return a->metadata == NULL || lt_metadata_check(a->metadata, e);
 }

@@ -400,7 +400,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
         return lt_api_refuse(e, "best_of", "'best_of' greater than 'n' cannot be streamed");
     }
     if (a->max_tokens == 0 && !a->echo) {
-        return lt_api_refuse(e, "max_tokens", "'max_tokens' 0 makes sense with 'echo' only");
+        return lt_api_refuse(e, "max_tokens", "'max_tokens' may be 0 only with 'echo'");
     }
     if (!lt_server_check_model(j->server, a, e) || !read_logprobs(a, &top, &of_prompt, e) ||
         !lt_reply_configure(j, most == 0 ? 1 : most, top < 0 && a->best_of > a->n ? 0 : top, e)) {

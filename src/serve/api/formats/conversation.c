@@ -179,7 +179,7 @@ static bool check_effort(const char *effort, lt_api_error *e) {
     }
     return effort == NULL ||
            lt_api_refuse(e, "reasoning_effort",
-                         "the reasoning's effort = %.40s; it may be none, minimal, low, medium, "
+                         "the reasoning effort = %.40s; it may be none, minimal, low, medium, "
                          "high, xhigh or max",
                          effort);
 }
@@ -240,7 +240,7 @@ json_t *lt_conversation_context(const lt_server *s, const lt_conversation *c, lt
         if (json_object_get(c->kwargs, ours[i]) != NULL) {
             json_decref(context);
             lt_api_refuse(e, "chat_template_kwargs",
-                          "'chat_template_kwargs.%s' is a field of its own: '%s'", ours[i],
+                          "'chat_template_kwargs.%s' must be given as the field '%s'", ours[i],
                           ours[i]);
             return NULL;
         }
@@ -276,9 +276,9 @@ static bool cut_final(const json_t *context, char *text, size_t *n, lt_api_error
             return true;
         }
     }
-    return lt_api_refuse(e, "messages",
-                         "the last message cannot be continued: the chat template does not write "
-                         "its content as it is");
+    return lt_api_refuse(
+        e, "messages",
+        "the last message cannot be continued: the chat template changes its content");
 }
 
 bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **text, size_t *n,

@@ -60,7 +60,7 @@ static bool go_on(lt_api_params *a, const lt_call *call, lt_messages *st, lt_api
     json_object_set_new(a->root, "thread_messages", all);
     if (a->system != NULL || a->tools != NULL) {
         return lt_api_refuse(e, a->system != NULL ? "system" : "tools",
-                             "'%s': a thread keeps those that it was created with",
+                             "'%s' cannot change: a thread keeps those with which it was created",
                              a->system != NULL ? "system" : "tools");
     }
     if (strncmp(id, "msg_", 4) == 0 && strlen(id) < 64) {
@@ -94,7 +94,7 @@ bool lt_messages_thread(lt_api_params *a, const lt_call *call, lt_messages *st, 
     }
     if (call->server->o.store.max_entries == 0) {
         return refuse_thread(e, 400, "thread_unsupported_request",
-                             "thread: this server keeps nothing (--store-entries 0)");
+                             "thread: this server stores nothing (--store-entries 0)");
     }
     if (more && !json_is_array(a->messages)) {
         return lt_api_refuse(e, "messages", "'messages' must be a list of messages");

@@ -395,7 +395,7 @@ static bool read_store(const lt_api_params *a, const lt_server *s, lt_responses 
     }
     st->keep = s->o.store.max_entries > 0 && !json_is_false(a->store);
     return st->keep || !json_is_true(a->store) ||
-           lt_api_refuse(e, "store", "'store': nothing is kept here (--store-entries 0)");
+           lt_api_refuse(e, "store", "'store': this server stores nothing (--store-entries 0)");
 }
 
 /* st is filled as far as possible, even on failure. */

@@ -390,15 +390,16 @@ static bool prepare_pairs(lt_reply *j, lt_api_error *e) {
     n = json_array_size(*queries);
     n_documents = json_array_size(*documents);
     if (n != 1 && n != n_documents) {
-        return lt_api_refuse(e, q, "'%s' has %zu texts and '%s' %zu: one, or as many, are possible",
+        return lt_api_refuse(e, q,
+                             "'%s' has %zu texts and '%s' %zu: the first must be 1, or both equal",
                              q, n, d, n_documents);
     }
     j->params.judge.n_queries = (int64_t)n;
     if (of_tokens(j)) {
-        return lt_api_refuse(e, "model", "this model judges tokens, not texts: /pooling");
+        return lt_api_refuse(e, "model", "this model judges tokens, not texts: use /pooling");
     }
     if (n_scores(j) > 1) {
-        return lt_api_refuse(e, "model", "a score is one value; this model has %lld: /classify",
+        return lt_api_refuse(e, "model", "a score is one value; this model has %lld: use /classify",
                              (long long)n_scores(j));
     }
     if (!j->request.score) {
@@ -563,7 +564,7 @@ static bool prepare_classify(lt_reply *j, lt_api_error *e) {
                              "this model has no score head; /classify needs one (num_labels)");
     }
     if (of_tokens(j)) {
-        return lt_api_refuse(e, "model", "this model judges tokens, not texts: /pooling");
+        return lt_api_refuse(e, "model", "this model judges tokens, not texts: use /pooling");
     }
     return prepare_input(j, e);
 }

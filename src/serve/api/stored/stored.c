@@ -101,8 +101,8 @@ void lt_api_response_cancel(lt_call *call) {
     }
     if (strcmp(tail, "/cancel") == 0) {
         lt_api_refuse(&e, "response_id",
-                      "only responses in the background can be cancelled; leave the connection of "
-                      "one that runs");
+                      "only responses in the background can be cancelled; close the connection of "
+                      "a running one");
         lt_call_error(call, &e);
     } else {
         lt_stored_absent(call, &responses, strlen(call->tail));
