@@ -54,15 +54,15 @@ static lt_err read_set(lt_training *t, lt_distill_set *set, lt_mixture *m, const
 lt_err lt_distill_check_teacher(const lt_model *student, const lt_tokenizer *own,
                                 const lt_model *teacher, const lt_tokenizer *its,
                                 const char *name) {
-    const int64_t words = student->spec.vocab_size;
+    const int64_t n_ids = student->spec.vocab_size;
     LT_TRY(lt_model_spec_writes(&teacher->spec, "distill.teacher"));
-    if (teacher->spec.vocab_size != words) {
+    if (teacher->spec.vocab_size != n_ids) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
-                "the teacher %s has a vocabulary of %" PRId64 " words, the student one of %" PRId64
-                ": distillation compares them word by word",
-                name, teacher->spec.vocab_size, words);
+                "the teacher %s has a vocabulary of %" PRId64 " tokens, the student one of %" PRId64
+                ": distillation compares them token by token",
+                name, teacher->spec.vocab_size, n_ids);
     }
-    for (uint32_t id = 0; own != NULL && its != NULL && id < (uint32_t)words; id++) {
+    for (uint32_t id = 0; own != NULL && its != NULL && id < (uint32_t)n_ids; id++) {
         size_t n = 0, n_its = 0;
         const char *piece = lt_tokenizer_piece(own, id, &n);
         const char *other = lt_tokenizer_piece(its, id, &n_its);
@@ -111,50 +111,50 @@ static lt_err open_teacher(lt_distill *d) {
     return lt_objective_open_beside(t, &d->target.teacher, d->teacher, false);
 }
 
-static lt_err open_words(lt_distill *d, lt_distill_set *set, const char *folder,
-                         const char *option) {
+static lt_err open_logprobs(lt_distill *d, lt_distill_set *set, const char *folder,
+                            const char *option) {
     const lt_training *t = d->t;
-    const int64_t words = t->model->spec.vocab_size;
-    lt_err err = lt_teacher_words_open(&set->words, folder);
+    const int64_t n_ids = t->model->spec.vocab_size;
+    lt_err err = lt_teacher_logprobs_open(&set->files, folder);
     if (err != LT_OK) {
         return lt_error_prefix(err, "%s", option);
     }
-    if (set->words.vocab_size != words) {
+    if (set->files.vocab_size != n_ids) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s: %s is of a teacher with a vocabulary of %" PRId64
-                " words, the student has one of %" PRId64,
-                option, folder, set->words.vocab_size, words);
+                " tokens, the student has one of %" PRId64,
+                option, folder, set->files.vocab_size, n_ids);
     }
-    if (set->words.temperature != t->recipe.distill_temperature) {
+    if (set->files.temperature != t->recipe.distill_temperature) {
         LT_FAIL(LT_ERR_ARG,
                 "%s: %s has log-probabilities at temperature %g, distill.temperature is %g: those "
-                "of another temperature cannot be computed from some of the words",
-                option, folder, set->words.temperature, t->recipe.distill_temperature);
+                "of another temperature cannot be computed from some of the tokens",
+                option, folder, set->files.temperature, t->recipe.distill_temperature);
     }
-    err = lt_teacher_words_match(&set->words, &set->dialogues, t->recipe.seq, words);
+    err = lt_teacher_logprobs_match(&set->files, &set->dialogues, t->recipe.seq, n_ids);
     return err == LT_OK ? LT_OK : lt_error_prefix(err, "%s", option);
 }
 
-/* Memory for the words of a pass. */
+/* Memory for the teacher's tokens of a pass. */
 static lt_err open_targets(lt_distill *d) {
     const lt_training *t = d->t;
-    const int64_t rows = t->micro * t->recipe.seq, k = d->train.words.k;
-    if (d->valid.words.n > 0 && d->valid.words.k != k) {
+    const int64_t rows = t->micro * t->recipe.seq, k = d->train.files.k;
+    if (d->valid.files.n > 0 && d->valid.files.k != k) {
         LT_FAIL(LT_ERR_ARG,
                 "distill.valid_logprobs has %" PRId64
-                " words for each token, distill.logprobs %" PRId64,
-                d->valid.words.k, k);
+                " tokens for each position, distill.logprobs %" PRId64,
+                d->valid.files.k, k);
     }
     for (int placed = 0; placed < 2; placed++) {
         d->target.ids = lt_tensor_take(&d->targets, LT_I32, rows, k, 0);
         d->target.logp = lt_tensor_take(&d->targets, LT_F32, rows, k, 0);
-        LT_TRY(placed == 0 ? lt_arena_place(&d->targets, t->device, "words of the teacher")
+        LT_TRY(placed == 0 ? lt_arena_place(&d->targets, t->device, "tokens of the teacher")
                            : LT_OK);
     }
     d->ids = calloc((size_t)(rows * k), sizeof *d->ids);
     d->logp = calloc((size_t)(rows * k), sizeof *d->logp);
     return d->ids == NULL || d->logp == NULL
-               ? lt_error_set(LT_ERR_OOM, "%" PRId64 " words of each of %" PRId64 " places", k,
+               ? lt_error_set(LT_ERR_OOM, "%" PRId64 " tokens for each of %" PRId64 " places", k,
                               rows)
                : LT_OK;
 }
@@ -186,19 +186,19 @@ static lt_err open_rollouts(lt_distill *d) {
 }
 
 static lt_err check_recipe(const lt_recipe *r) {
-    const bool live = r->distill_teacher[0] != '\0', words = r->distill_words[0] != '\0';
-    if (live == words) {
+    const bool live = r->distill_teacher[0] != '\0', from_files = r->distill_words[0] != '\0';
+    if (live == from_files) {
         LT_FAIL(LT_ERR_ARG, "objective.kind = distill learns from one teacher: %s",
                 live ? "distill.teacher and distill.logprobs are both given"
                      : "give distill.teacher, a model, or distill.logprobs");
     }
-    if (words && r->distill_on_policy > 0.0) {
+    if (from_files && r->distill_on_policy > 0.0) {
         LT_FAIL(LT_ERR_ARG,
                 "distill.on_policy = %g with distill.logprobs: these are log-probabilities of the "
                 "given answers alone; answers of the student need distill.teacher",
                 r->distill_on_policy);
     }
-    if (words && r->valid[0] != '\0' && r->distill_valid[0] == '\0') {
+    if (from_files && r->valid[0] != '\0' && r->distill_valid[0] == '\0') {
         LT_FAIL(LT_ERR_ARG, "data.valid = %s with distill.logprobs needs distill.valid_logprobs",
                 r->valid);
     }
@@ -394,9 +394,9 @@ static lt_err distill_open(void *of, lt_training *t) {
     if (r->distill_teacher[0] != '\0') {
         LT_TRY(open_teacher(d));
     } else {
-        LT_TRY(open_words(d, &d->train, r->distill_words, "distill.logprobs"));
+        LT_TRY(open_logprobs(d, &d->train, r->distill_words, "distill.logprobs"));
         LT_TRY(r->valid[0] != '\0'
-                   ? open_words(d, &d->valid, r->distill_valid, "distill.valid_logprobs")
+                   ? open_logprobs(d, &d->valid, r->distill_valid, "distill.valid_logprobs")
                    : LT_OK);
         LT_TRY(open_targets(d));
     }
@@ -413,8 +413,8 @@ static void distill_close(void *of) {
     }
     lt_dialogues_close(&d->train.dialogues);
     lt_dialogues_close(&d->valid.dialogues);
-    lt_teacher_words_close(&d->train.words);
-    lt_teacher_words_close(&d->valid.words);
+    lt_teacher_logprobs_close(&d->train.files);
+    lt_teacher_logprobs_close(&d->valid.files);
     free(d->ids);
     free(d->logp);
     free(d->row_ids);
@@ -443,24 +443,24 @@ static lt_err distill_data(void *of, lt_training *t, const json_t *then) {
     char hash[17];
     snprintf(hash, sizeof hash, "%016" PRIx64, d->train.dialogues.hash);
     LT_TRY(note(t, then, "train", "data.train", hash));
-    return d->train.words.n > 0 ? note(t, then, "logprobs", "distill.logprobs", d->train.words.key)
+    return d->train.files.n > 0 ? note(t, then, "logprobs", "distill.logprobs", d->train.files.key)
                                 : LT_OK;
 }
 
-/* Upload the teacher's words for the tokens of a pass that this rank holds. */
-static lt_err send_words(lt_distill *d, const lt_pass_batch *b, const int64_t *index) {
+/* Upload the teacher's distributions for the tokens of a pass that this rank holds. */
+static lt_err send_logprobs(lt_distill *d, const lt_pass_batch *b, const int64_t *index) {
     const lt_training *t = d->t;
     const lt_backend *backend = t->device->backend;
     lt_queue *queue = lt_pass_queue(t->pass);
     const int cp = lt_training_cp(t);
-    const int64_t k = d->train.words.k, seq = b->seq * cp;
+    const int64_t k = d->train.files.k, seq = b->seq * cp;
     const size_t bytes = (size_t)(b->batch * b->seq * k) * sizeof *d->ids;
     LT_TRY(backend->sync(queue)); /* What was sent before has arrived. */
     for (int64_t i = 0; i < b->batch; i++) {
         const bool held_out = index[i] < 0;
-        lt_teacher_words_row(held_out ? &d->valid.words : &d->train.words,
-                             held_out ? -1 - index[i] : index[i], seq, d->ids + i * seq * k,
-                             d->logp + i * seq * k);
+        lt_teacher_logprobs_row(held_out ? &d->valid.files : &d->train.files,
+                                held_out ? -1 - index[i] : index[i], seq, d->ids + i * seq * k,
+                                d->logp + i * seq * k);
     }
     if (cp > 1) {
         const int rank = lt_group_rank(t->world->mesh.cp);
@@ -474,7 +474,7 @@ static lt_err send_words(lt_distill *d, const lt_pass_batch *b, const int64_t *i
 static lt_err distill_aim(void *of, lt_training *t, const lt_pass_batch *b, const int64_t *index) {
     lt_distill *d = of;
     LT_TRY(d->target.teacher != NULL ? lt_pass_read(d->target.teacher, b)
-                                     : send_words(d, b, index));
+                                     : send_logprobs(d, b, index));
     lt_pass_aim(t->pass, &d->target);
     return LT_OK;
 }

@@ -5,7 +5,7 @@
  *        └─ distill.on_policy: question ──student's engine──▶ its answer ─┴─▶ rows of a step
  *                                                                             │ aim
  *     distill.teacher: a forward pass of the teacher on them    ──▶ divergence of each place
- *     distill.logprobs: its words for these conversations (teacher_words.h) ─┘
+ *     distill.logprobs: its top-k for these conversations (teacher_logprobs.h) ─┘
  *
  * The loss of a step is the mean of the losses of its learnt tokens on all ranks (the op distill,
  * tensor/ops.h), as in TRL's GKDTrainer.
@@ -24,20 +24,20 @@
 
 #include "align/rollout.h"
 #include "align/share.h"
-#include "align/teacher_words.h"
+#include "align/teacher_logprobs.h"
 #include "train/run.h"
 
 typedef struct {
     lt_dialogues dialogues;
-    lt_teacher_words words; /* n 0: the teacher computes beside the run. */
+    lt_teacher_logprobs files; /* n 0: the teacher computes beside the run. */
 } lt_distill_set;
 
 typedef struct {
     lt_training *t;              /* NULL before it is open. */
     lt_distill_set train, valid; /* valid.dialogues.n 0: there is none. */
     lt_pass_target target;
-    lt_model *teacher; /* NULL: its words are read from files. */
-    lt_arena targets;  /* The words of a pass, in the backend's memory, */
+    lt_model *teacher; /* NULL: its distributions are read from files. */
+    lt_arena targets;  /* The distributions of a pass, in the backend's memory, */
     int32_t *ids;      /* and on the host, where they are gathered: (rows of a pass, k). */
     float *logp;
     lt_rollouts *rollouts; /* NULL: all is off policy. */

@@ -1,6 +1,6 @@
-/* teacher_words.c: reads the files of teacher_words.h. Tensors in safetensors files are not
+/* teacher_logprobs.c: reads the files of teacher_logprobs.h. Tensors in safetensors files are not
  * aligned, so numbers are copied out of them. */
-#include "align/teacher_words.h"
+#include "align/teacher_logprobs.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ static int32_t number_at(const lt_safetensor *t, int64_t i) {
     return x;
 }
 
-lt_err lt_teacher_words_part(char out[LT_PATH_BYTES], const char *folder, int64_t i) {
+lt_err lt_teacher_logprobs_part(char out[LT_PATH_BYTES], const char *folder, int64_t i) {
     char name[64];
     (void)snprintf(name, sizeof name, "part-%05" PRId64 ".safetensors", i);
     return lt_path_join(out, folder, name);
@@ -51,7 +51,7 @@ static lt_err check_starts(const lt_safetensor *t, int64_t last) {
     return LT_OK;
 }
 
-/* Ids of each place rise, and are words; behind them -1. */
+/* The ids of each place are in ascending order and in the vocabulary, and then -1. */
 static lt_err check_ids(const lt_safetensor *t, int64_t vocab_size) {
     for (int64_t i = 0; i < t->shape[0] * t->shape[1]; i++) {
         const int32_t id = number_at(t, i), before = i % t->shape[1] > 0 ? number_at(t, i - 1) : -1;
@@ -66,7 +66,7 @@ static lt_err check_ids(const lt_safetensor *t, int64_t vocab_size) {
     return LT_OK;
 }
 
-static lt_err check_part(lt_teacher_part *p, const lt_teacher_words *w) {
+static lt_err check_part(lt_teacher_part *p, const lt_teacher_logprobs *w) {
     LT_TRY(find(&p->tokens, p, "tokens", LT_I32, -1, 0));
     LT_TRY(find(&p->places, p, "places", LT_I32, -1, 0));
     LT_TRY(find(&p->starts, p, "starts", LT_I32, p->n + 1, 0));
@@ -78,29 +78,29 @@ static lt_err check_part(lt_teacher_part *p, const lt_teacher_words *w) {
     return check_ids(p->ids, w->vocab_size);
 }
 
-static lt_err open_part(lt_teacher_words *w, int64_t i) {
+static lt_err open_part(lt_teacher_logprobs *w, int64_t i) {
     lt_teacher_part *p = &w->parts[i];
     char path[LT_PATH_BYTES];
     const char *key;
     lt_err err;
-    LT_TRY(lt_teacher_words_part(path, w->folder, i));
+    LT_TRY(lt_teacher_logprobs_part(path, w->folder, i));
     LT_TRY(lt_safetensors_open(&p->file, path));
     p->n = w->n - i * w->per_part < w->per_part ? w->n - i * w->per_part : w->per_part;
     key = lt_safetensors_metadata(&p->file, "key");
     if (key == NULL || strcmp(key, w->key) != 0) {
         LT_FAIL(LT_ERR_FORMAT, "%s does not belong to %s of its folder", path,
-                LT_TEACHER_WORDS_FILE);
+                LT_TEACHER_LOGPROBS_FILE);
     }
     err = check_part(p, w);
     return err == LT_OK ? LT_OK : lt_error_prefix(err, "%s", path);
 }
 
-static lt_err read_header(lt_teacher_words *w, const json_t *header, const char *path) {
+static lt_err read_header(lt_teacher_logprobs *w, const json_t *header, const char *path) {
     const char *format, *key;
     LT_TRY(lt_json_str(header, "format", &format, false, path));
-    if (strcmp(format, LT_TEACHER_WORDS_FORMAT) != 0) {
+    if (strcmp(format, LT_TEACHER_LOGPROBS_FORMAT) != 0) {
         LT_FAIL(LT_ERR_FORMAT, "%s: format '%s', this version reads %s", path, format,
-                LT_TEACHER_WORDS_FORMAT);
+                LT_TEACHER_LOGPROBS_FORMAT);
     }
     LT_TRY(lt_json_str(header, "key", &key, false, path));
     LT_TRY(lt_json_i64(header, "conversations", &w->n, false, path));
@@ -110,22 +110,22 @@ static lt_err read_header(lt_teacher_words *w, const json_t *header, const char 
     LT_TRY(lt_json_f64(header, "temperature", &w->temperature, false, path));
     (void)snprintf(w->key, sizeof w->key, "%s", key);
     if (w->n < 1 || w->n > INT32_MAX || w->per_part < 1 || w->k < 1 ||
-        w->k > LT_TEACHER_WORDS_MOST || w->k > w->vocab_size || !(w->temperature > 0.0)) {
+        w->k > LT_TEACHER_LOGPROBS_MOST || w->k > w->vocab_size || !(w->temperature > 0.0)) {
         LT_FAIL(LT_ERR_FORMAT,
-                "%s: %" PRId64 " conversations, %" PRId64 " a part, %" PRId64 " words of %" PRId64
+                "%s: %" PRId64 " conversations, %" PRId64 " a part, %" PRId64 " tokens of %" PRId64
                 ", temperature %g: out of range",
                 path, w->n, w->per_part, w->k, w->vocab_size, w->temperature);
     }
     return LT_OK;
 }
 
-lt_err lt_teacher_words_open(lt_teacher_words *out, const char *folder) {
+lt_err lt_teacher_logprobs_open(lt_teacher_logprobs *out, const char *folder) {
     char path[LT_PATH_BYTES];
     json_t *header = NULL;
     lt_err err;
-    *out = (lt_teacher_words){.n = 0};
+    *out = (lt_teacher_logprobs){.n = 0};
     (void)snprintf(out->folder, sizeof out->folder, "%s", folder);
-    LT_TRY(lt_path_join(path, folder, LT_TEACHER_WORDS_FILE));
+    LT_TRY(lt_path_join(path, folder, LT_TEACHER_LOGPROBS_FILE));
     if (!lt_file_exists(path)) {
         LT_FAIL(LT_ERR_NOT_FOUND,
                 "%s is not there: `lateen align logprobs --out %s` writes it when it is done", path,
@@ -146,12 +146,12 @@ lt_err lt_teacher_words_open(lt_teacher_words *out, const char *folder) {
     return LT_OK;
 }
 
-void lt_teacher_words_close(lt_teacher_words *w) {
+void lt_teacher_logprobs_close(lt_teacher_logprobs *w) {
     for (int64_t i = 0; i < w->n_parts && w->parts != NULL; i++) {
         lt_safetensors_close(&w->parts[i].file);
     }
     free(w->parts);
-    *w = (lt_teacher_words){0};
+    *w = (lt_teacher_logprobs){0};
 }
 
 /* One conversation against its part: i is numbered within that. */
@@ -167,14 +167,15 @@ static lt_err match_one(const lt_teacher_part *p, int64_t i, const int32_t *ids,
                     ids[t], t < has ? number_at(p->tokens, start + t) : -1);
         }
         if (t > 0 && learnt[t] && (place == end || number_at(p->places, place++) != t)) {
-            LT_FAIL(LT_ERR_FORMAT, "token %" PRId64 " is learnt, and has no words there", t);
+            LT_FAIL(LT_ERR_FORMAT, "token %" PRId64 " is learnt, and has no probabilities there",
+                    t);
         }
     }
     return LT_OK;
 }
 
-lt_err lt_teacher_words_match(const lt_teacher_words *w, const lt_dialogues *d, int64_t longest,
-                              int64_t id_end) {
+lt_err lt_teacher_logprobs_match(const lt_teacher_logprobs *w, const lt_dialogues *d,
+                                 int64_t longest, int64_t id_end) {
     int32_t *ids = malloc((size_t)longest * sizeof *ids);
     bool *learnt = malloc((size_t)longest * sizeof *learnt);
     lt_err err = LT_OK;
@@ -201,8 +202,8 @@ done:
     return err;
 }
 
-void lt_teacher_words_row(const lt_teacher_words *w, int64_t i, int64_t seq, int32_t *ids,
-                          float *logp) {
+void lt_teacher_logprobs_row(const lt_teacher_logprobs *w, int64_t i, int64_t seq, int32_t *ids,
+                             float *logp) {
     const lt_teacher_part *p = &w->parts[i / w->per_part];
     const int64_t own = i % w->per_part, end = number_at(p->first, own + 1);
     const size_t bytes = (size_t)w->k * sizeof *ids;

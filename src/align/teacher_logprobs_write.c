@@ -1,5 +1,5 @@
-/* teacher_words_write.c: writing of teacher_words.h. */
-#include "align/teacher_words.h"
+/* teacher_logprobs_write.c: writing of teacher_logprobs.h. */
+#include "align/teacher_logprobs.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -47,29 +47,29 @@ static lt_err append_count(numbers *a, size_t n) {
 enum { TOKENS, STARTS, PLACES, FIRST, IDS, LOGPROBS, TENSORS };
 
 typedef struct {
-    const lt_teacher_words_options *o;
+    const lt_teacher_logprobs_options *o;
     char key[17];
     numbers out[TENSORS]; /* Numbers of the part that is being written. */
-    /* Buffers of a pass: (rows, seq), and the words (rows * seq, k). */
-    int32_t *ids, *tokens, *labels, *words;
+    /* Buffers of a pass: (rows, seq), and the likeliest tokens (rows * seq, k). */
+    int32_t *ids, *tokens, *labels, *likeliest;
     float *logp;
     bool *learnt;
     int64_t *n; /* (rows) tokens. */
 } writing;
 
 static lt_err open_writing(writing *w) {
-    const lt_teacher_words_options *o = w->o;
+    const lt_teacher_logprobs_options *o = w->o;
     const size_t places = (size_t)(o->rows * o->seq);
     w->ids = malloc(places * sizeof *w->ids);
     w->tokens = malloc(places * sizeof *w->tokens);
     w->labels = malloc(places * sizeof *w->labels);
-    w->words = malloc(places * (size_t)o->k * sizeof *w->words);
+    w->likeliest = malloc(places * (size_t)o->k * sizeof *w->likeliest);
     w->logp = malloc(places * (size_t)o->k * sizeof *w->logp);
     w->learnt = malloc(places * sizeof *w->learnt);
     w->n = malloc((size_t)o->rows * sizeof *w->n);
-    if (w->ids == NULL || w->tokens == NULL || w->labels == NULL || w->words == NULL ||
+    if (w->ids == NULL || w->tokens == NULL || w->labels == NULL || w->likeliest == NULL ||
         w->logp == NULL || w->learnt == NULL || w->n == NULL) {
-        LT_FAIL(LT_ERR_OOM, "%" PRId64 " words of each of %zu places", o->k, places);
+        LT_FAIL(LT_ERR_OOM, "%" PRId64 " tokens for each of %zu places", o->k, places);
     }
     return LT_OK;
 }
@@ -81,7 +81,7 @@ static void close_writing(writing *w) {
     free(w->ids);
     free(w->tokens);
     free(w->labels);
-    free(w->words);
+    free(w->likeliest);
     free(w->logp);
     free(w->learnt);
     free(w->n);
@@ -89,7 +89,7 @@ static void close_writing(writing *w) {
 
 /* Read conversations [first, first + rows) and lay them out as rows as long as the longest. */
 static lt_err lay_out(writing *w, int64_t first, int64_t rows, lt_pass_batch *out) {
-    const lt_teacher_words_options *o = w->o;
+    const lt_teacher_logprobs_options *o = w->o;
     int64_t longest = 1;
     for (int64_t i = 0; i < rows; i++) {
         LT_TRY(lt_dialogues_read(o->dialogues, first + i, o->seq, o->teacher->spec.vocab_size,
@@ -109,7 +109,7 @@ static lt_err lay_out(writing *w, int64_t first, int64_t rows, lt_pass_batch *ou
 
 /* A conversation behind those of the part; row: of the pass. */
 static lt_err take(writing *w, int64_t row, int64_t seq) {
-    const lt_teacher_words_options *o = w->o;
+    const lt_teacher_logprobs_options *o = w->o;
     LT_TRY(append_count(&w->out[STARTS], w->out[TOKENS].n));
     LT_TRY(append_count(&w->out[FIRST], w->out[PLACES].n));
     LT_TRY(append(&w->out[TOKENS], w->ids + row * o->seq, (size_t)w->n[row]));
@@ -118,7 +118,7 @@ static lt_err take(writing *w, int64_t row, int64_t seq) {
         const int64_t at = (row * seq + t - 1) * o->k;
         if (w->learnt[row * o->seq + t]) {
             LT_TRY(append(&w->out[PLACES], &place, 1));
-            LT_TRY(append(&w->out[IDS], w->words + at, (size_t)o->k));
+            LT_TRY(append(&w->out[IDS], w->likeliest + at, (size_t)o->k));
             LT_TRY(append(&w->out[LOGPROBS], w->logp + at, (size_t)o->k));
         }
     }
@@ -149,7 +149,7 @@ static lt_err save_part(writing *w, const char *path) {
 
 /* Conversations [first, end) into a file. */
 static lt_err write_part(writing *w, const char *path, int64_t first, int64_t end) {
-    const lt_teacher_words_options *o = w->o;
+    const lt_teacher_logprobs_options *o = w->o;
     for (int i = 0; i < TENSORS; i++) {
         w->out[i].n = 0;
     }
@@ -157,7 +157,7 @@ static lt_err write_part(writing *w, const char *path, int64_t first, int64_t en
         const int64_t rows = end - at < o->rows ? end - at : o->rows;
         lt_pass_batch b;
         LT_TRY(lay_out(w, at, rows, &b));
-        LT_TRY(lt_pass_top(o->pass, &b, o->k, (float)o->temperature, w->words, w->logp));
+        LT_TRY(lt_pass_top(o->pass, &b, o->k, (float)o->temperature, w->likeliest, w->logp));
         for (int64_t i = 0; i < rows; i++) {
             LT_TRY(take(w, i, b.seq));
         }
@@ -195,27 +195,27 @@ done:
 }
 
 static lt_err save_header(const writing *w) {
-    const lt_teacher_words_options *o = w->o;
+    const lt_teacher_logprobs_options *o = w->o;
     char path[LT_PATH_BYTES], *text;
     json_t *header = json_pack(
-        "{s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:I}", "format", LT_TEACHER_WORDS_FORMAT, "key",
-        w->key, "model", o->model, "vocab_size", (json_int_t)o->teacher->spec.vocab_size, "top_k",
-        (json_int_t)o->k, "temperature", o->temperature, "longest", (json_int_t)o->seq,
+        "{s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:I}", "format", LT_TEACHER_LOGPROBS_FORMAT,
+        "key", w->key, "model", o->model, "vocab_size", (json_int_t)o->teacher->spec.vocab_size,
+        "top_k", (json_int_t)o->k, "temperature", o->temperature, "longest", (json_int_t)o->seq,
         "conversations", (json_int_t)o->dialogues->n, "per_part", (json_int_t)o->per_part);
     lt_err err;
     text = header != NULL ? json_dumps(header, JSON_INDENT(2) | JSON_PRESERVE_ORDER) : NULL;
     json_decref(header);
     if (text == NULL) {
-        LT_FAIL(LT_ERR_OOM, "%s", LT_TEACHER_WORDS_FILE);
+        LT_FAIL(LT_ERR_OOM, "%s", LT_TEACHER_LOGPROBS_FILE);
     }
-    err = lt_path_join(path, o->folder, LT_TEACHER_WORDS_FILE);
+    err = lt_path_join(path, o->folder, LT_TEACHER_LOGPROBS_FILE);
     err = err == LT_OK ? lt_file_write_atomic(path, text, strlen(text)) : err;
     free(text);
     return err;
 }
 
 static lt_err make_key(writing *w) {
-    const lt_teacher_words_options *o = w->o;
+    const lt_teacher_logprobs_options *o = w->o;
     uint64_t weights, parts[6], temperature;
     LT_TRY(lt_weights_checksum(&weights, o->teacher, NULL, NULL));
     memcpy(&temperature, &o->temperature, sizeof temperature);
@@ -230,15 +230,15 @@ static lt_err make_key(writing *w) {
     return LT_OK;
 }
 
-static lt_err write_all(writing *w, lt_teacher_words_stats *stats) {
-    const lt_teacher_words_options *o = w->o;
+static lt_err write_all(writing *w, lt_teacher_logprobs_stats *stats) {
+    const lt_teacher_logprobs_options *o = w->o;
     const int64_t n = o->dialogues->n;
     for (int64_t first = 0; first < n; first += o->per_part) {
         const int64_t end = n - first < o->per_part ? n : first + o->per_part;
         char path[LT_PATH_BYTES];
         int64_t places = 0;
         bool done;
-        LT_TRY(lt_teacher_words_part(path, o->folder, first / o->per_part));
+        LT_TRY(lt_teacher_logprobs_part(path, o->folder, first / o->per_part));
         LT_TRY(find_part(w, path, &done, &places));
         if (!done) {
             LT_TRY(write_part(w, path, first, end));
@@ -251,10 +251,11 @@ static lt_err write_all(writing *w, lt_teacher_words_stats *stats) {
     return save_header(w);
 }
 
-lt_err lt_teacher_words_write(const lt_teacher_words_options *o, lt_teacher_words_stats *stats) {
+lt_err lt_teacher_logprobs_write(const lt_teacher_logprobs_options *o,
+                                 lt_teacher_logprobs_stats *stats) {
     writing w = {.o = o};
     lt_err err = LT_OK;
-    *stats = (lt_teacher_words_stats){0};
+    *stats = (lt_teacher_logprobs_stats){0};
     LT_TRY_DONE(open_writing(&w));
     LT_TRY_DONE(make_key(&w));
     LT_TRY_DONE(lt_file_make_dirs(o->folder));

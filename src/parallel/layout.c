@@ -87,8 +87,8 @@ static void place_heads(lt_layout *l) {
     l->kv_copies = s->n_kv_heads < tp ? (int)(tp / s->n_kv_heads) : 1;
     l->n_kv_heads = s->n_kv_heads < tp ? 1 : s->n_kv_heads / tp;
     l->first_kv_head = l->tp / l->kv_copies * l->n_kv_heads;
-    l->first_word = lt_share_first(s->vocab_size, tp, l->tp);
-    l->end_word = lt_share_first(s->vocab_size, tp, l->tp + 1);
+    l->first_id = lt_share_first(s->vocab_size, tp, l->tp);
+    l->end_id = lt_share_first(s->vocab_size, tp, l->tp + 1);
 }
 
 lt_err lt_layout_open(lt_layout *out, const lt_model_spec *spec, const lt_mesh_shape *shape,
@@ -144,7 +144,7 @@ void lt_layout_place(lt_layout *l, const lt_stages *stages) {
 /* How tp divides a kind of parameter. */
 typedef enum {
     WHOLE,    /* It does not. */
-    WORDS,    /* Rows of the vocabulary. */
+    VOCAB,    /* Rows of the vocabulary. */
     QKV,      /* Rows of some heads of q, k and v. */
     HEADS,    /* One number per head. */
     Q_HEADS,  /* head_dim numbers per head of q, or one such row for all heads. */
@@ -155,7 +155,7 @@ typedef enum {
 } division;
 
 static const division divisions[LT_PARAM_KIND_COUNT] = {
-    [LT_PARAM_EMBED] = WORDS,     [LT_PARAM_HEAD] = WORDS,        [LT_PARAM_QKV] = QKV,
+    [LT_PARAM_EMBED] = VOCAB,     [LT_PARAM_HEAD] = VOCAB,        [LT_PARAM_QKV] = QKV,
     [LT_PARAM_QKV_BIAS] = QKV,    [LT_PARAM_SINKS] = HEADS,       [LT_PARAM_Q_NORM] = Q_HEADS,
     [LT_PARAM_K_NORM] = K_HEADS,  [LT_PARAM_ATTN_OUT] = HEADS_IN, [LT_PARAM_UP] = FFN_OUT,
     [LT_PARAM_UP_BIAS] = FFN_OUT, [LT_PARAM_DOWN] = FFN_IN,
@@ -239,8 +239,8 @@ static lt_err add_divided(const lt_layout *l, const lt_param *p, lt_box box, int
     switch (division_of(p)) {
     case WHOLE:
         break;
-    case WORDS:
-        narrow(&box, 0, l->first_word, l->end_word - l->first_word);
+    case VOCAB:
+        narrow(&box, 0, l->first_id, l->end_id - l->first_id);
         break;
     case QKV:
         return add_qkv(l, &s, box, out);

@@ -36,7 +36,7 @@ typedef struct {
     bool embeds, heads;         /* Whether it holds the embeddings; the final norm and the head. */
     /* The first and last stage are on different ranks, so a tied embedding exists twice. */
     bool ends_apart;
-    int64_t first_word, end_word;      /* Rows of the vocabulary, in embedding and head. */
+    int64_t first_id, end_id;          /* Rows of the vocabulary, in embedding and head. */
     int64_t first_head, n_heads;       /* Heads of q. */
     int64_t first_kv_head, n_kv_heads; /* Heads of k and v. */
     int kv_copies;                     /* Ranks of tp that hold the same k and v heads. */

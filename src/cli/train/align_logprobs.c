@@ -1,10 +1,10 @@
 /* align_logprobs.c: `lateen align logprobs FILE.jsonl... --out FOLDER`: computes a teacher's most
- * likely words at each learnt token (align/teacher_words.h). */
+ * likely tokens at each learnt token (align/teacher_logprobs.h). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "align/teacher_words.h"
+#include "align/teacher_logprobs.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -22,7 +22,7 @@
     LT_OPENED_MODEL_OPTIONS(X)                                                                     \
     X(ENUM, dtype, "dtype", "fp32", 0, 0, "fp32|bf16", "storage of weights and activations")       \
     X(STR, out, "out", "", 0, 1, "FOLDER", "where the files go, for distill.logprobs")             \
-    X(I64, top_k, "top-k", "64", 1, LT_TEACHER_WORDS_MOST, "K",                                    \
+    X(I64, top_k, "top-k", "64", 1, LT_TEACHER_LOGPROBS_MOST, "K",                                 \
       "most likely vocabulary entries to write for each token")                                    \
     X(F64, temperature, "temperature", "1", 0, 1e3, "",                                            \
       "temperature of the probabilities; distill.temperature must be the same",                    \
@@ -102,7 +102,7 @@ static lt_err open_all(job *j, const char **files, int n) {
     spec = lt_model_get_spec(j->opened.model);
     LT_TRY(lt_align_check_model(j->opened.model, "align logprobs", o->seq));
     if (o->top_k > spec->vocab_size) {
-        LT_FAIL(LT_ERR_ARG, "--top-k %" PRId64 " of a vocabulary of %" PRId64 " words", o->top_k,
+        LT_FAIL(LT_ERR_ARG, "--top-k %" PRId64 " of a vocabulary of %" PRId64 " tokens", o->top_k,
                 spec->vocab_size);
     }
     LT_TRY(lt_align_open_chat(&j->chat, &j->opened, o->tokenizer, o->chat_template,
@@ -126,24 +126,24 @@ static void progress(void *ctx, int64_t done, int64_t all) {
 
 static lt_err run(job *j, const char **files, int n) {
     const logprobs_options *o = j->o;
-    lt_teacher_words_stats stats;
+    lt_teacher_logprobs_stats stats;
     LT_TRY(open_all(j, files, n));
-    LT_TRY(lt_teacher_words_write(&(lt_teacher_words_options){.folder = o->out,
-                                                              .model = o->model,
-                                                              .dialogues = &j->dialogues,
-                                                              .pass = j->pass,
-                                                              .teacher = j->opened.model,
-                                                              .k = o->top_k,
-                                                              .per_part = o->part,
-                                                              .rows = o->batch,
-                                                              .seq = o->seq,
-                                                              .temperature = o->temperature,
-                                                              .progress = progress,
-                                                              .ctx = j},
-                                  &stats));
+    LT_TRY(lt_teacher_logprobs_write(&(lt_teacher_logprobs_options){.folder = o->out,
+                                                                    .model = o->model,
+                                                                    .dialogues = &j->dialogues,
+                                                                    .pass = j->pass,
+                                                                    .teacher = j->opened.model,
+                                                                    .k = o->top_k,
+                                                                    .per_part = o->part,
+                                                                    .rows = o->batch,
+                                                                    .seq = o->seq,
+                                                                    .temperature = o->temperature,
+                                                                    .progress = progress,
+                                                                    .ctx = j},
+                                     &stats));
     if (!o->quiet) {
         lt_progress_end(&j->line);
-        lt_log_info("%s: %" PRId64 " words of each of %" PRId64 " tokens of %" PRId64
+        lt_log_info("%s: %" PRId64 " tokens for each of %" PRId64 " tokens of %" PRId64
                     " conversations, %" PRId64 " of these from an earlier start",
                     o->out, o->top_k, stats.places, stats.conversations, stats.kept);
     }

@@ -24,7 +24,7 @@
 #define PLACE_BITS 5
 #define SHORT_LANE 16                                       /* Places of most words. */
 #define NO_PAIR    (int32_t)(LT_BPE_NO_MERGE << PLACE_BITS) /* And above. */
-#define NOBODY     LT_NO_ID                                 /* The symbol at both ends. */
+#define NO_SYMBOL  LT_NO_ID                                 /* The symbol at both ends. */
 static_assert(LT_BPE_LANE + 2 <= 1 << PLACE_BITS, "a place fits its bits");
 
 static inline int32_t pair_key(uint32_t merge, size_t place) {
@@ -63,7 +63,7 @@ static inline int32_t least(const lt_bpe_lane *l) {
 static inline void ask(const lt_bpe *b, lt_bpe_lane *l, int which, uint32_t left, uint32_t right) {
     static const uint64_t nowhere[LT_BPE_BUCKET] = {0};
     const uint64_t pair = lt_bpe_pair(left, right);
-    const uintptr_t inside = (uintptr_t)0 - (uintptr_t)((left != NOBODY) & (right != NOBODY));
+    const uintptr_t inside = (uintptr_t)0 - (uintptr_t)((left != NO_SYMBOL) & (right != NO_SYMBOL));
     const uintptr_t home = ((uintptr_t)lt_bpe_home(b, pair) & inside) |
                            ((uintptr_t)nowhere & ~inside);
     l->pair[which] = pair;
@@ -73,7 +73,7 @@ static inline void ask(const lt_bpe *b, lt_bpe_lane *l, int which, uint32_t left
 
 static void chain(const lt_bpe *b, lt_bpe_lane *l) {
     const size_t n = l->n;
-    l->ids[0] = l->ids[n + 1] = NOBODY;
+    l->ids[0] = l->ids[n + 1] = NO_SYMBOL;
     for (size_t i = 0; i < LT_BPE_LANE + 2; i++) {
         l->next[i] = (uint8_t)(i + 1);
         l->prev[i] = (uint8_t)(i - 1);
@@ -121,7 +121,7 @@ static inline void rank(const lt_bpe *b, lt_bpe_lane *l) {
 
 static void close_up(lt_bpe_lane *l) {
     size_t left = 0;
-    for (size_t i = 1; l->ids[i] != NOBODY; i = l->next[i]) {
+    for (size_t i = 1; l->ids[i] != NO_SYMBOL; i = l->next[i]) {
         l->ids[left++] = l->ids[i];
     }
     l->n = (uint8_t)left;

@@ -293,7 +293,7 @@ lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids) {
                             .late = r->late,
                             .scale = lt_embedding_scale(r),
                             .part = r->n_tp > 1,
-                            .first = r->first_word,
+                            .first = r->first_id,
                             .table_packed = range != NULL ? range->packed : NULL,
                             .table_scales = range != NULL ? range->scales : (lt_tensor){0}}));
     return lt_lora_embedding_fwd(r, y, ids, lt_embedding_scale(r));

@@ -81,10 +81,10 @@ typedef struct {
     struct lt_context *context;   /* NULL: sequences are whole (context.h). */
     struct lt_shared *shared; /* NULL: each token of the batch has a row of its own (shared.h). */
     struct lt_exact *exact;   /* NULL: the pass has an order of its own (exact.h). */
-    lt_group *tp;       /* The ranks that share every layer with this one (tp.h); NULL: none. */
-    int n_tp, tp_rank;  /* 1 and 0 without them. */
-    int64_t first_word; /* The first of the rows of embedding and head that are held here. */
-    bool fixed_order;   /* In products, a row's bits do not depend on the other rows of the call. */
+    lt_group *tp;      /* The ranks that share every layer with this one (tp.h); NULL: none. */
+    int n_tp, tp_rank; /* 1 and 0 without them. */
+    int64_t first_id;  /* The first of the rows of embedding and head that are held here. */
+    bool fixed_order;  /* In products, a row's bits do not depend on the other rows of the call. */
     /* Over 1, without ranks of tp: sums that this many ranks would divide (tp.h) are computed in as
      * many pieces, which are added as ranks add them: each rounded to the activations' type, summed
      * in F32 in the order of the ranks, and the sum rounded once. */

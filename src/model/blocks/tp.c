@@ -72,7 +72,7 @@ lt_err lt_tp_join(lt_exec *r, lt_group *tp) {
         LT_TRY(check_layer(r, layer));
     }
     if (words->local_count > 0) {
-        r->first_word = lt_param_boxes(t, words)[0].first[0];
+        r->first_id = lt_param_boxes(t, words)[0].first[0];
     }
     return LT_OK;
 }

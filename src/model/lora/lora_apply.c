@@ -432,7 +432,7 @@ static lt_err look_up(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor 
                             .late = r->late,
                             .scale = scale,
                             .part = r->n_tp > 1,
-                            .first = r->first_word});
+                            .first = r->first_id});
 }
 
 lt_err lt_lora_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids, float scale) {
@@ -466,7 +466,7 @@ lt_err lt_lora_embedding_bwd(lt_exec *r, lt_tensor dy, lt_tensor ids, float scal
                                                      .ids = ids,
                                                      .scale = factor,
                                                      .part = r->n_tp > 1,
-                                                     .first = r->first_word});
+                                                     .first = r->first_id});
 }
 
 lt_err lt_lora_zero_head(lt_exec *r) {

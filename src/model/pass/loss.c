@@ -103,7 +103,7 @@ static lt_err xent(lt_exec *r, const lt_loss *l, lt_xent_args *args) {
     }
     float *const parts = l->parts.data, *own = parts + r->tp_rank * n * LT_XENT_PART;
     const lt_tensor all = lt_tensor_3d(parts, LT_F32, r->n_tp, n, LT_XENT_PART);
-    args->first = r->first_word;
+    args->first = r->first_id;
     args->part = lt_tensor_2d(own, LT_F32, n, LT_XENT_PART);
     LT_TRY(lt_exec_xent(r, args));
     LT_TRY(lt_tp_share(r, all));
@@ -225,10 +225,9 @@ static lt_err whole_logits(lt_exec *r, const lt_loss *l, lt_tensor *logits) {
         return LT_OK;
     }
     LT_TRY(r->backend->zero(r->queue, whole.data, (size_t)lt_tensor_count(&whole) * sizeof(float)));
-    LT_TRY(
-        lt_exec_add(r, &(lt_add_args){.y = lt_tensor_cols(&whole, r->first_word, logits->shape[1]),
-                                      .a = *logits,
-                                      .alpha = 1.0f}));
+    LT_TRY(lt_exec_add(r, &(lt_add_args){.y = lt_tensor_cols(&whole, r->first_id, logits->shape[1]),
+                                         .a = *logits,
+                                         .alpha = 1.0f}));
     *logits = whole;
     return lt_tp_sum(r, whole);
 }

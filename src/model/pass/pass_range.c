@@ -244,7 +244,7 @@ static lt_err table_bwd(lt_exec *r, const lt_batch_acts *b, lt_tensor dy) {
                                 .positions = r->positions,
                                 .scale = lt_embedding_scale(r),
                                 .part = r->n_tp > 1,
-                                .first = r->first_word});
+                                .first = r->first_id});
 }
 
 static lt_err embedding_bwd(lt_pass *p, const lt_batch_acts *b) {

@@ -2,7 +2,7 @@
  * place, a row at a time. src/kernels/ref/distill.c has the formulas.
  *
  * MOVEMENT  Whole teacher: both rows ──memory──▶ sums of exponentials ──▶ terms of the divergence,
- *           from L2 ──▶ the gradient over the student's row. K words of the teacher: the
+ *           from L2 ──▶ the gradient over the student's row. K tokens of the teacher: the
  *           student's row in the runs between them, then the K words one by one; without the rest
  *           only these.
  * BOUND     Student: 8 bytes a logit in F32; teacher: 4. Exponentials a word: 2 for the sums, and 1
