@@ -1,5 +1,5 @@
-/* arena.c: anonymous mappings, which the kernel zeroes at first touch, with huge pages where it
- * grants them. */
+/* arena.c: anonymous mappings, which the kernel zeroes at first touch, with huge pages if it grants
+ * them. */
 #include "base/arena.h"
 
 #include <errno.h>

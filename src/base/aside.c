@@ -18,7 +18,7 @@
 #include "base/log.h"
 
 #define MOST  8
-#define TURNS 10 /* Of removing a folder into which another thread still writes. */
+#define TURNS 10 /* Attempts to remove a folder into which another thread still writes. */
 
 static char paths[MOST][LT_PATH_BYTES]; /* Written before its `used`. */
 static atomic_bool used[MOST];
@@ -42,7 +42,7 @@ static void remove_files(const char *folder) {
     while (fd >= 0 && (n = syscall(SYS_getdents64, fd, entries, sizeof entries)) > 0) {
         for (long at = 0; at < n;) {
             const struct dirent64 *e = (const struct dirent64 *)(const void *)(entries + at);
-            (void)unlinkat(fd, e->d_name, 0); /* Of "." and "..", it fails. */
+            (void)unlinkat(fd, e->d_name, 0); /* It fails for "." and "..". */
             at += e->d_reclen;
         }
     }
@@ -63,7 +63,7 @@ static void remove_all(int number) {
     (void)raise(number); /* It ends the process when this function returns. */
 }
 
-/* Where a signal would end the process. */
+/* Handle the signals that would end the process. */
 static void watch(void) {
     struct sigaction now, ours = {.sa_handler = remove_all};
     (void)sigemptyset(&ours.sa_mask);
@@ -144,8 +144,8 @@ static lt_err exists(const char *path) {
     LT_FAIL(LT_ERR_ARG, "%s exists already, perhaps from a run that was killed: remove it", path);
 }
 
-/* A signal may come right after mkdir, so that the path must be among those that it removes before:
- * only a folder that is not there yet gets among them. */
+/* A signal may arrive right after mkdir, so the path must be registered before. Only a folder that
+ * does not exist yet is registered. */
 lt_err lt_aside_open_folder(lt_aside *a, const char *to) {
     LT_TRY(name(a, to));
     LT_TRY(lt_file_make_parent(a->path));

@@ -17,9 +17,10 @@
 
 typedef struct {
     char path[LT_PATH_BYTES];
-    const char *to; /* PATH; the caller's. NULL: there is nothing to remove. */
+    const char *to; /* PATH, which belongs to the caller. NULL: there is nothing to remove. */
     FILE *file;     /* NULL: a folder. */
-    int slot;       /* Among those that a signal removes, from 1; 0: too many are. */
+    /* Slot among the paths that a signal removes, from 1; 0: there was none free. */
+    int slot;
 } lt_aside;
 
 /* IO or LIMIT: PATH.tmp cannot be written, or cannot take the place of PATH (lt_file_may_replace).

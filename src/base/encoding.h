@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-/* The value of a hexadecimal digit in either case; -1: c is none. */
+/* The value of a hexadecimal digit in either case; -1: c is not one. */
 static inline int lt_hex_digit(int c) {
     return c >= '0' && c <= '9'   ? c - '0'
            : c >= 'a' && c <= 'f' ? c - 'a' + 10
@@ -19,14 +19,14 @@ static inline int lt_hex_digit(int c) {
 
 /* Write bytes as 2 * n lower-case digits, followed by a 0. */
 void lt_hex_write(char *out, const unsigned char *bytes, size_t n);
-/* The n bytes that 2 * n digits stand for; the caller has checked the digits. */
+/* Decode 2 * n digits into n bytes; the caller has checked the digits. */
 void lt_hex_read(unsigned char *out, const char *digits, size_t n);
-/* Is the text n lower-case digits, and nothing else? */
+/* Whether the text is exactly n lower-case digits. */
 bool lt_hex_is(const char *text, size_t n);
 
 typedef enum {
     LT_PERCENT_STRICT,  /* Every '%' was followed by two digits, not 00. */
-    LT_PERCENT_LITERAL, /* Some '%' was not, and stands for itself. */
+    LT_PERCENT_LITERAL, /* Some '%' was not, and was copied unchanged. */
     LT_PERCENT_CUT      /* The text does not fit; out holds its beginning. */
 } lt_percent_result;
 

@@ -89,7 +89,7 @@ lt_err lt_failure_raise(const lt_failure *f) {
 }
 
 const char *lt_error_trace_text(char out[LT_ERROR_TRACE_BYTES]) {
-    const int64_t kept = LT_ERROR_LEVELS - 1; /* Levels that are kept beside the origin. */
+    const int64_t kept = LT_ERROR_LEVELS - 1; /* Levels that are kept in addition to the origin. */
     const int64_t newest = last.n_places > kept ? last.n_places - kept : 1;
     size_t used = 0;
 
@@ -100,13 +100,13 @@ const char *lt_error_trace_text(char out[LT_ERROR_TRACE_BYTES]) {
         if (level == 1 && newest > 1) {
             n = snprintf(out + used, LT_ERROR_TRACE_BYTES - used, "  ... %lld levels\n",
                          (long long)(newest - level));
-            level = newest - 1; /* Goes on with `newest`. */
+            level = newest - 1; /* The loop continues with `newest`. */
         } else {
             n = snprintf(out + used, LT_ERROR_TRACE_BYTES - used, "  at %s:%d in %s\n", p->file,
                          p->line, p->function);
         }
         if (n < 0 || (size_t)n >= LT_ERROR_TRACE_BYTES - used) {
-            out[used] = '\0'; /* A line that does not fit is left out as a whole. */
+            out[used] = '\0'; /* A line that does not fit is omitted. */
             break;
         }
         used += (size_t)n;

@@ -31,8 +31,8 @@ static const char *long_integer(const char *p, const char *end) {
                : p;
 }
 
-/* A copy with `before` and `behind` around each integer beyond 64 bits outside of strings; NULL: no
- * memory. */
+/* A copy with `before` and `behind` around each integer beyond 64 bits outside strings; NULL: out
+ * of memory. */
 static char *mark_integers(const char *text, size_t bytes, const char *before, const char *behind,
                            size_t *out_bytes) {
     const char *const end = text + bytes;
@@ -90,7 +90,7 @@ json_t *lt_json_loadb_exact(const char *text, size_t bytes, size_t flags, json_e
     return load_marked(text, bytes, flags, why, "\"" LT_JSON_LONG, "\"");
 }
 
-/* Does a long integer begin at s, behind LT_JSON_LONG? Returns the bytes of its digits and sign. */
+/* Bytes of the digits and sign of a long integer at s, after LT_JSON_LONG; 0: there is none. */
 static size_t long_bytes(const char *s, size_t n) {
     return n >= 19 && (is_digit(*s) || *s == '-') && long_integer(s, s + n) != s
                ? (size_t)(long_integer(s, s + n) - s)

@@ -25,7 +25,7 @@ json_t *lt_json_loadb(const char *text, size_t bytes, size_t flags, json_error_t
 json_t *lt_json_loadb_exact(const char *text, size_t bytes, size_t flags, json_error_t *why);
 char *lt_json_dumps_exact(const json_t *value, size_t flags);
 const char *lt_json_long(const json_t *value);
-bool lt_json_is_text(const json_t *value); /* A string that is no such integer. */
+bool lt_json_is_text(const json_t *value); /* A string that does not represent such an integer. */
 
 /* Flags of jansson for a line of data. A repeated member is an error, because either value may be
  * meant. */
@@ -43,7 +43,8 @@ LT_MUST_USE lt_err lt_json_bool(const json_t *obj, const char *key, bool *out, b
 LT_MUST_USE lt_err lt_json_str(const json_t *obj, const char *key, const char **out, bool optional,
                                const char *what); /* Lives as long as obj. */
 
-/* Is the value missing (NULL), null, false, 0, {} or []? An option with such a value is off. */
+/* Whether the value is missing (NULL), null, false, 0, {} or []. An option with such a value is
+ * off. */
 bool lt_json_is_off(const json_t *value);
 
 #endif

@@ -15,8 +15,7 @@
 #define TEXT_BYTES 65536
 #define MAX_DEPTH  64
 
-/* One hierarchy of control groups: where it is mounted, and which of its groups the process is
- * in. */
+/* One hierarchy of control groups: its mount point, and the process's group in it. */
 typedef struct {
     bool v2;
     char mount[LT_PATH_BYTES]; /* As the process sees it. */
@@ -185,7 +184,7 @@ static void group_cpuset(reader *r, const hierarchy *h, const char *folder) {
     }
 }
 
-/* Apply the limits of the group and of all groups above it, as far as the mount shows them. */
+/* Apply the limits of the group and of all groups above it that the mount shows. */
 static void walk(reader *r, hierarchy *h,
                  void (*read)(reader *r, const hierarchy *h, const char *folder)) {
     char folder[2 * LT_PATH_BYTES];
@@ -202,7 +201,7 @@ static void walk(reader *r, hierarchy *h,
 
 /* ---- Where the groups lie ---- */
 
-/* Does a list separated by commas contain the word? */
+/* Whether a comma-separated list contains the word. */
 static bool lists(const char *list, const char *word) {
     const size_t n = strlen(word);
     for (const char *p = list; p != NULL && *p != '\0';) {
@@ -250,7 +249,7 @@ static void decode_octal(char *text) {
     *to = '\0';
 }
 
-/* The part of the group's path below the mount's root. "": they are the same, or the group lies
+/* The part of the group's path below the mount's root. "": they are the same, or the group is
  * elsewhere and only the mount point is visible. */
 static const char *below(const char *group, const char *root) {
     const size_t n = strcmp(root, "/") == 0 ? 0 : strlen(root);

@@ -27,9 +27,9 @@
 #define LT_LIMITS_LARGE_BYTES (1 << 20)
 
 typedef struct {
-    /* The smaller of the machine's memory and the limits; LT_LIMIT_UNKNOWN: no file says. */
+    /* The smaller of the machine's memory and the limits; LT_LIMIT_UNKNOWN: no file has it. */
     uint64_t memory_bytes;
-    uint64_t available_bytes; /* What can still be allocated; LT_LIMIT_UNKNOWN: no file says. */
+    uint64_t available_bytes; /* What can still be allocated; LT_LIMIT_UNKNOWN: no file has it. */
     int n_cpus;               /* At least 1. */
     char memory_by[256], available_by[256], cpus_by[256]; /* The file or limit that decided. */
 } lt_limits;

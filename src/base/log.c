@@ -90,7 +90,7 @@ void lt_log_set_step(int64_t step) {
     pthread_mutex_unlock(&logger.lock);
 }
 
-/* How many bytes of text are one character of UTF-8; 0: they are none. */
+/* Number of bytes of the UTF-8 character at text; 0: it is not one. */
 static size_t utf8_length(const unsigned char *text) {
     const size_t n = text[0] < 0x80                      ? 1
                      : text[0] >= 0xC2 && text[0] < 0xE0 ? 2
@@ -115,7 +115,7 @@ void lt_log_tame(char *text, bool lines) {
     }
 }
 
-/* A string of JSON. What is not UTF-8 becomes '?'. */
+/* Write a JSON string. Bytes that are not UTF-8 become '?'. */
 static void write_string(FILE *to, const char *text) {
     fputc('"', to);
     while (*text != '\0') {

@@ -22,7 +22,7 @@ void lt_log_set_level(lt_log_level level);
  * `--log-json` on the command line calls it. Members whose value is unknown are left out. */
 void lt_log_set_json(void);
 bool lt_log_is_json(void);
-/* What lines of JSON say about this process from now on. run is copied; NULL: there is no run. */
+/* Set what lines of JSON say about this process. run is copied; NULL: there is no run. */
 void lt_log_set_run(const char *run, uint32_t attempt, uint32_t epoch, int rank);
 void lt_log_set_step(int64_t step);
 
@@ -34,11 +34,11 @@ void lt_log(lt_log_level level, const char *fmt, ...) LT_PRINTF(2, 3);
 /* Write to the file only; for messages that the program prints on stderr in another form. */
 void lt_log_note(lt_log_level level, const char *fmt, ...) LT_PRINTF(2, 3);
 
-/* Replace control characters by '?', because names and texts from elsewhere may hold terminal
- * commands. lines: keep line feeds and tabs. Messages of lt_log pass through it. */
+/* Replace control characters by '?', because names and texts from elsewhere may contain terminal
+ * commands. lines: keep line feeds and tabs. Messages of lt_log are treated in this way. */
 void lt_log_tame(char *text, bool lines);
 
-/* Is a message of this level shown? */
+/* Whether a message of this level is shown. */
 bool lt_log_shows(lt_log_level level);
 
 /* Write the trace of this thread's last failure (lt_error_trace_text), after its message.

@@ -77,8 +77,8 @@ static const char *name_at(const void *rows, size_t row_bytes, size_t i) {
     return name;
 }
 
-/* How many edits may separate a name of this length from the one that was meant: a third of its
- * characters. With more, 'foo' would count as near 'n', and 'optim.xy' as near 'optim.lr'. */
+/* Most edits between a name of this length and the intended one: a third of its characters. With
+ * more, 'foo' would count as near 'n', and 'optim.xy' as near 'optim.lr'. */
 static size_t most_edits(const char *name) {
     const size_t n = strlen(name), third = n / 3;
     return n < 2 ? 0 : third < 1 ? 1 : third < NEAREST_MAX_EDITS ? third : NEAREST_MAX_EDITS;
@@ -334,7 +334,7 @@ lt_err lt_options_set(const lt_option_table *t, void *obj, const char *name, con
     return set_row(row, obj, value, origin);
 }
 
-/* "NAME,...", "WARN, DRAIN, EVICT": a STR of several. */
+/* "NAME,...", "WARN, DRAIN, EVICT": a STR with several values. */
 static bool takes_list(const lt_option *row) {
     return row->type == LT_OPTION_STR && strchr(row->unit, ',') != NULL;
 }

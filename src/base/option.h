@@ -43,8 +43,8 @@ typedef enum {
 } lt_option_type;
 
 typedef enum {
-    LT_OPTION_ABOVE_MIN = 1, /* The range excludes min. */
-    LT_OPTION_BELOW_MAX = 2, /* The range excludes max. */
+    LT_OPTION_ABOVE_MIN = 1, /* min itself is excluded. */
+    LT_OPTION_BELOW_MAX = 2, /* max itself is excluded. */
     /* "--name" as the last word, or before another flag, means the default. */
     LT_OPTION_BARE = 4,
     LT_OPTION_OWNER = 256 /* The first bit whose meaning the owner of the table defines. */
@@ -95,8 +95,8 @@ void lt_options_default(const lt_option_table *t, void *obj);
 LT_MUST_USE lt_err lt_options_set(const lt_option_table *t, void *obj, const char *name,
                                   const char *value, const char *origin);
 
-/* The same from a recipe, whose values have kinds: a list, a null, a plain true or false, or an
- * empty mapping is refused where the option does not take it. */
+/* The same for a recipe, whose values have kinds: a list, a null, a plain true or false, or an
+ * empty mapping is refused if the option does not take it. */
 LT_MUST_USE lt_err lt_options_set_yaml(const lt_option_table *t, void *obj, const char *name,
                                        const lt_yaml_entry *e, const char *origin);
 
@@ -131,7 +131,7 @@ void lt_options_help(const lt_option_table *t, FILE *to);
  * allowed for every three characters; for names of one group ('optim.lrr') only the characters of
  * the last part count. */
 const char *lt_name_nearest(const char *name, const char *const *names, size_t n);
-/* Is `name` in the list, which NULL ends? */
+/* Whether `name` is in the list, which NULL ends. */
 bool lt_name_is_one_of(const char *name, const char *const *names);
 
 /* ---- Tables whose rows, of row_bytes each, begin with their name (const char *) ---- */
@@ -143,7 +143,7 @@ const void *lt_name_find(const char *name, const void *rows, size_t row_bytes, s
 #define LT_NAME_HINT_BYTES 96
 const char *lt_name_hint(char out[LT_NAME_HINT_BYTES], const char *name, const void *rows,
                          size_t row_bytes, size_t n);
-/* All names, a space before each, into out. Returns out. */
+/* Write all names to out, with a space before each. Returns out. */
 const char *lt_name_list(char *out, size_t out_bytes, const void *rows, size_t row_bytes, size_t n);
 
 #endif

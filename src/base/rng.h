@@ -17,7 +17,8 @@ typedef struct {
 uint64_t lt_rng_u64(lt_rng *r);
 uint64_t lt_rng_below(lt_rng *r, uint64_t n); /* Uniform in [0, n), unbiased; n > 0. */
 double lt_rng_uniform(lt_rng *r);             /* [0, 1), 53 bits. */
-double lt_rng_normal(lt_rng *r);              /* Mean 0, variance 1 (Box-Muller, one a call). */
+/* Mean 0, variance 1 (Box-Muller, one number per call). */
+double lt_rng_normal(lt_rng *r);
 
 /* The place of item i of n in shuffle number `epoch`: a format-preserving Feistel network over [0,
  * n), which needs no table. */

@@ -5,7 +5,8 @@
 
 #include <stddef.h>
 
-/* Threads a parallel loop uses: OMP_NUM_THREADS, else the cores this process may run on. */
+/* Number of threads of a parallel loop: OMP_NUM_THREADS, else the cores that this process may
+ * use. */
 int lt_thread_count(void);
 void lt_thread_set_count(int n);
 

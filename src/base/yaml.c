@@ -36,7 +36,7 @@ typedef struct {
     const char *name;
 } reader;
 
-/* Its key has an empty value, like one that is followed by nothing. */
+/* Whether its key has an empty value, as a key followed by nothing has. */
 static bool is_empty(const frame *f) {
     return f->is_sequence ? f->index == 0 && !f->holds_scalars : !f->is_filled;
 }
@@ -57,8 +57,8 @@ static bool is_word(const char *text, const char *const *words) {
     return *words != NULL;
 }
 
-/* The kind of a scalar, by YAML 1.2's core schema. The value of a key that nothing follows is an
- * empty text. */
+/* The kind of a scalar by YAML 1.2's core schema. The value of a key that is followed by nothing is
+ * an empty text. */
 static lt_yaml_kind kind_of(const char *text, bool plain) {
     static const char *const nulls[] = {"null", "Null", "NULL", "~", NULL};
     static const char *const bools[] = {"true", "True", "TRUE", "false", "False", "FALSE", NULL};
