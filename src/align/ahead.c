@@ -16,8 +16,8 @@ void lt_ahead_close(lt_ahead *a) {
     *a = (lt_ahead){.pending = false};
 }
 
-/* What the drawing thread draws. If other ranks have the same questions, it draws this rank's share
- * alone, because only the trainer's thread may call other ranks. */
+/* Draw on the thread. If other ranks have the same questions, it draws only this rank's share,
+ * because only the trainer's thread may call other ranks. */
 static lt_err draw_apart(lt_reinforce *r) {
     return r->o.sharers != NULL ? lt_reinforce_draw_own(r) : lt_reinforce_draw(r);
 }

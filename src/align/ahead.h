@@ -27,23 +27,23 @@
 typedef struct {
     lt_reinforce r; /* Holds the answers that are drawn ahead. */
     pthread_t thread;
-    bool pending; /* Answers are drawn, or were drawn, and nobody has taken them. */
-    bool apart;   /* Of these, other ranks of the same questions have a part. */
-    bool running; /* The thread draws them, or has ended and was not joined. */
+    bool pending; /* Answers are being drawn, or were drawn and not yet taken. */
+    bool apart;   /* Other ranks with the same questions have a part of them. */
+    bool running; /* The thread is drawing, or has ended and was not joined. */
     bool serial;  /* For tests: the draw is done when begin returns. */
-    int threads;  /* For judging. */
+    int threads;  /* Number of threads for judging. */
     lt_failure failure;
 } lt_ahead;
 
 /* Make room for the answers of one draw of `of`, and share its problems, rewards and engine. Close
- * it also after a failure; a zeroed struct counts as closed. */
+ * it also after a failure; close accepts a zeroed struct. */
 LT_MUST_USE lt_err lt_ahead_open(lt_ahead *a, const lt_reinforce *of, int threads);
 void lt_ahead_close(lt_ahead *a);
 /* Begin to draw answers to the questions that follow those of `now`. Until settle or take returns,
  * the caller must not use the engine, its weights or the rewards. */
 LT_MUST_USE lt_err lt_ahead_begin(lt_ahead *a, const lt_reinforce *now);
 void lt_ahead_wait(lt_ahead *a); /* Waits until the draw has ended. */
-/* Waits, then gets the answers of other ranks, in a collective call. The engine is free
+/* Waits, then receives the answers of other ranks, in a collective call. The engine is free
  * afterwards. */
 void lt_ahead_settle(lt_ahead *a);
 /* Settles, then moves the answers to `into`. Returns the failure of the draw. */

@@ -15,7 +15,7 @@ static void put(lt_json_out *o, const char *text) {
     lt_out_raw(o, text, strlen(text));
 }
 
-/* MBPP's published file has "text", its sanitized form "prompt". */
+/* MBPP's published file has "text", and its sanitized form "prompt". */
 static const char *task_of(const json_t *line) {
     const char *text = member(line, "text");
     return text != NULL ? text : member(line, "prompt");
@@ -66,7 +66,7 @@ void lt_code_example(const json_t *line, lt_json_out *out) {
     put(out, "\n[DONE]\n\n");
 }
 
-/* The program that a response stands for. The caller frees *made; *code may point into it. */
+/* The program in a response. The caller frees *made; *code may point into it. */
 static lt_err code_of(lt_code_kind kind, bool chat, lt_tested *out, const char *response,
                       char **made) {
     if (chat) {

@@ -18,7 +18,7 @@
 
 typedef enum { LT_CODE_NONE, LT_CODE_HUMANEVAL, LT_CODE_MBPP } lt_code_kind;
 
-/* FORMAT: a line that is no question of this kind. */
+/* FORMAT: a line is not a question of this kind. */
 LT_MUST_USE lt_err lt_code_check(lt_code_kind kind, const json_t *line);
 
 void lt_code_prompt(lt_code_kind kind, const json_t *line, bool chat, lt_json_out *out);

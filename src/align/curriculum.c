@@ -14,7 +14,7 @@
 
 #define KEYS_STREAM 0x6375 /* Stream of the seed that gives the keys. */
 
-/* Something of a problem, to sort by. */
+/* A property of a problem, for sorting. */
 typedef struct {
     double value;
     int64_t problem;
@@ -146,7 +146,8 @@ static double key_of(const lt_curriculum *c, int64_t first, int64_t problem) {
     return log(1.0 - lt_rng_uniform(&r)) / lt_curriculum_weight(c, problem);
 }
 
-/* Choose up to n problems: those with the largest keys among the open ones not asked yet. */
+/* Choose up to n problems: those with the largest keys among the open ones that were not yet
+ * asked. */
 static int64_t pick_some(lt_curriculum *c, double share, int64_t first, int64_t n, ranked *keys,
                          int64_t *problems) {
     int64_t may = 0, taken;
@@ -174,7 +175,7 @@ lt_err lt_curriculum_pick(lt_curriculum *c, int64_t step, int64_t first, int64_t
     for (int64_t have = 0; have < n;) {
         const int64_t taken = pick_some(c, share, first + have, n - have, keys, problems + have);
         have += taken;
-        if (taken == 0) { /* All that are open were asked: the easiest always are. */
+        if (taken == 0) { /* All open problems were asked; the easiest are always open. */
             lt_curriculum_begin(c);
         }
     }

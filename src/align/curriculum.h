@@ -28,8 +28,8 @@ typedef enum { LT_PREFER_NONE, LT_PREFER_FAILED, LT_PREFER_LEARNABLE } lt_prefer
 #define LT_PREFERS "none|failed|learnable" /* Their names. */
 
 typedef struct {
-    /* Name of the member that is the difficulty, a number. With '-' before the name, large numbers
-     * are easy. Empty: all problems are open. */
+    /* Name of the member with the difficulty, a number. With '-' before the name, large numbers are
+     * easy. Empty: all problems are open. */
     const char *member;
     double start;  /* c0, in (0, 1]. */
     int64_t steps; /* T */
@@ -38,31 +38,31 @@ typedef struct {
     uint64_t seed;
 } lt_curriculum_options;
 
-/* Answers to a problem, halved as above. */
+/* Number of answers to a problem, halved as above. */
 typedef struct {
     double passed, answers;
 } lt_curriculum_count;
 
 typedef struct {
-    lt_curriculum_options o; /* member: the caller's. */
+    lt_curriculum_options o; /* The string `member` belongs to the caller. */
     int64_t n;
     uint64_t problems_hash;
-    double *easier;              /* (n) share of the problems that are easier. */
+    double *easier;              /* (n): share of the problems that are easier. */
     lt_curriculum_count *counts; /* (n) */
     bool *asked;                 /* (n) in this draw. */
 } lt_curriculum;
 
-/* Is there one? Else questions come in the order of permutations (reinforce.h). */
+/* Whether there is one. Without it, questions come in the order of permutations (reinforce.h). */
 bool lt_curriculum_is_asked(const lt_curriculum_options *o);
-/* FORMAT: a problem without a number of that name; the message has its file and line. Close it also
+/* FORMAT: a problem has no number of that name; the message has its file and line. Close it also
  * after a failure. */
 LT_MUST_USE lt_err lt_curriculum_open(lt_curriculum *c, const lt_curriculum_options *o,
                                       const lt_problems *problems);
 void lt_curriculum_close(lt_curriculum *c); /* Accepts a zeroed one. */
 
-/* c(t): the share of the problems that is open after this many steps. */
+/* c(t): the share of the problems that are open after this many steps. */
 double lt_curriculum_share(const lt_curriculum *c, int64_t step);
-/* Problems that are open then. */
+/* Number of problems that are then open. */
 int64_t lt_curriculum_n_open(const lt_curriculum *c, int64_t step);
 /* The pass rate s of a problem, and its weight. */
 double lt_curriculum_rate(const lt_curriculum *c, int64_t problem);
@@ -70,13 +70,13 @@ double lt_curriculum_weight(const lt_curriculum *c, int64_t problem);
 
 /* A draw begins: all open problems may be asked. */
 void lt_curriculum_begin(lt_curriculum *c);
-/* The problems of the next n questions. `first` is the number of the first of them in the run. */
+/* The problems of the next n questions. `first`: the first question's number in the run. */
 LT_MUST_USE lt_err lt_curriculum_pick(lt_curriculum *c, int64_t step, int64_t first, int64_t n,
                                       int64_t *problems);
 /* A problem got `answers` answers, of which `passed` passed. */
 void lt_curriculum_learn(lt_curriculum *c, int64_t problem, double passed, double answers);
 
-/* The state, for a checkpoint; NULL: out of memory. lt_curriculum_seek begins anew, with a warning,
+/* The state, for a checkpoint; NULL: out of memory. lt_curriculum_seek starts anew, with a warning,
  * if `from` is NULL or is the state of other problems. */
 json_t *lt_curriculum_print(const lt_curriculum *c);
 LT_MUST_USE lt_err lt_curriculum_seek(lt_curriculum *c, const json_t *from);

@@ -37,7 +37,7 @@ lt_err lt_dialogues_read(const lt_dialogues *d, int64_t i, int64_t most, int64_t
     *n = (int64_t)tokens < most ? (int64_t)tokens : most;
     LT_TRY(lt_shard_read(d->shards[k], at, (size_t)*n, ids, id_end));
     LT_TRY(lt_shard_read_mask(d->shards[k], at, (size_t)*n, learnt));
-    for (int64_t t = 0; t < *n; t++) { /* The shard says which are silent. */
+    for (int64_t t = 0; t < *n; t++) { /* The shard says which tokens are silent. */
         learnt[t] = !learnt[t];
     }
     return LT_OK;

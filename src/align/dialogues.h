@@ -8,7 +8,7 @@
 
 typedef struct {
     lt_shard *shards[LT_LOADER_SOURCES_MAX];
-    int64_t first[LT_LOADER_SOURCES_MAX + 1]; /* First conversation of each shard; then n. */
+    int64_t first[LT_LOADER_SOURCES_MAX + 1]; /* First conversation of each shard, then n. */
     int n_shards;
     int64_t n; /* Conversations. */
     /* Hash of the shards' names, which contain hashes of the input the shards were made from. */
@@ -20,11 +20,12 @@ LT_MUST_USE lt_err lt_dialogues_add(lt_dialogues *d, const char *prefix);
 void lt_dialogues_close(lt_dialogues *d);
 
 /* Read the first `most` tokens of conversation i: *n of them into ids (most), and into learnt
- * (most) whether each is one that the model writes. id_end: size of the vocabulary. */
+ * (most) whether the model is to write each. id_end: size of the vocabulary. */
 LT_MUST_USE lt_err lt_dialogues_read(const lt_dialogues *d, int64_t i, int64_t most, int64_t id_end,
                                      int32_t *ids, bool *learnt, int64_t *n);
 
-/* Write row `row` of *to: these tokens, and as label the next token where it is learnt, else -1. */
+/* Write row `row` of *to: these tokens, and as labels the next tokens if they are learnt, else
+ * -1. */
 void lt_dialogues_row(const int32_t *ids, const bool *learnt, int64_t n, const lt_batch *to,
                       int64_t row);
 

@@ -1,5 +1,5 @@
-/* experiment.c: the file of an experiment: see experiment.h. Its rows become a JSON tree; then the
- * lists of numbers under a method are multiplied out. */
+/* experiment.c: reads the file of an experiment: see experiment.h. Its rows become a JSON tree;
+ * then the lists of numbers under a method are expanded to all combinations. */
 #include "align/experiment.h"
 
 #include <stdio.h>
@@ -30,7 +30,7 @@ static json_t *scalar(const char *text) {
     return strpbrk(text, ".eE") == NULL ? json_integer(whole) : json_real(x);
 }
 
-/* Follow a path such as "models.0.name". A list is an object with the keys "0", "1", ... here. */
+/* Follow a path such as "models.0.name". Here a list is an object with the keys "0", "1", ... */
 static lt_err set_row(json_t *root, const lt_yaml_entry *row, const char *path) {
     char key[512];
     char *rest = NULL, *word;
@@ -103,7 +103,7 @@ lt_err lt_experiment_check_keys(const json_t *object, const char *const *known, 
 
 /* ---- Grids ---- */
 
-/* A list of numbers that is multiplied out: where it stands, and its values. */
+/* A list of numbers that is expanded: its place, and its values. */
 typedef struct {
     json_t *in;
     char key[64];
@@ -155,7 +155,7 @@ static int64_t split_numbers(const char *text, json_t *values[MAX_VALUES]) {
     return n;
 }
 
-/* Find the lists in an object and in those it holds, one level deep. */
+/* Find the lists in an object and in the objects in it, one level deep. */
 static lt_err find_axes(grid *g, json_t *object, bool deeper, const char *where) {
     const char *key;
     json_t *value;
@@ -203,7 +203,7 @@ static lt_err add_config(lt_experiment *e, const char *name, const grid *g, cons
                : lt_error_set(LT_ERR_OOM, "method %s", name);
 }
 
-/* The fields of all requests, then those of the method, multiplied out. */
+/* The fields of all requests, then those of the method, in all combinations. */
 static lt_err read_method(lt_experiment *e, const json_t *common, const json_t *method,
                           const char *where) {
     const char *name = text_of(method, "name", NULL);
@@ -324,7 +324,7 @@ static lt_err read_seeds(lt_experiment *e, const json_t *root, const char *path)
     return LT_OK;
 }
 
-/* The same answers, counted twice, would make intervals narrower than they are. */
+/* Counting the same answers twice would make intervals too narrow. */
 static lt_err check_seeds(const lt_experiment *e, const char *path) {
     for (int64_t i = 1; i < e->n_seeds; i++) {
         for (int64_t k = 0; k < i; k++) {
@@ -337,7 +337,7 @@ static lt_err check_seeds(const lt_experiment *e, const char *path) {
     return LT_OK;
 }
 
-/* The results and the report tell models and tasks apart by their names, and methods by name and
+/* The results and the report identify models and tasks by their names, and methods by name and
  * parameters. */
 static lt_err check_names(const lt_experiment *e, const char *path) {
     for (int64_t i = 1; i < e->n_models; i++) {
@@ -377,7 +377,7 @@ static void add_tree(XXH3_state_t *h, const json_t *tree) {
     free(text);
 }
 
-/* Everything that decides the results. A folder with the results of another experiment is
+/* Hash everything that determines the results. A folder with the results of another experiment is
  * refused. */
 static lt_err hash_all(lt_experiment *e) {
     XXH3_state_t *h = XXH3_createState();

@@ -31,7 +31,7 @@
 #include "data/check/checker.h"
 
 #define LT_EXPERIMENT_SEEDS 64
-#define LT_EXPERIMENT_CELLS ((int64_t)20000000) /* More are refused. */
+#define LT_EXPERIMENT_CELLS ((int64_t)20000000) /* Most cells; more are refused. */
 
 typedef struct {
     char *name, *path, *tokenizer; /* tokenizer "": the model's own. */
@@ -53,33 +53,33 @@ typedef struct {
 /* One configuration of a method. */
 typedef struct {
     char *method;       /* Its name in the file. */
-    json_t *parameters; /* Those of the grid: an object; {}: none. */
+    json_t *parameters; /* Those of the combination, an object; {}: none. */
     json_t *request;    /* Fields of its requests. */
     bool gold;          /* Its reward is whether the answer is right: {"check": ...}. */
 } lt_experiment_config;
 
 typedef struct {
     bool done, right;
-    bool scored;      /* score and kl are there. */
-    int32_t tokens;   /* Tokens of all candidates and trials together. */
+    bool scored;      /* score and kl are set. */
+    int32_t tokens;   /* Total tokens of all candidates and trials. */
     double score, kl; /* Score and divergence of the answer that was kept; kl in nats. */
 } lt_experiment_cell;
 
 typedef struct {
     char out[LT_PATH_BYTES];
     bool chat;
-    int64_t max_running; /* Sequences of the engine. */
+    int64_t max_running; /* Most sequences that the engine runs at once. */
     lt_experiment_model *models;
     lt_experiment_task *tasks;
     lt_experiment_config *configs;
     int64_t n_models, n_tasks, n_configs, n_seeds;
     int64_t seeds[LT_EXPERIMENT_SEEDS];
-    uint64_t hash;             /* Hash of everything that decides the results. */
+    uint64_t hash;             /* Hash of everything that determines the results. */
     lt_experiment_cell *cells; /* (n_cells), by lt_experiment_index. */
     int64_t n_cells, n_done;
 } lt_experiment;
 
-/* Where a cell is; LT_EXPERIMENT_CELLS bounds it. */
+/* The coordinates of a cell; LT_EXPERIMENT_CELLS bounds it. */
 typedef struct {
     int64_t model, task, config, seed, problem;
 } lt_experiment_place;
@@ -91,7 +91,7 @@ lt_experiment_place lt_experiment_place_of(const lt_experiment *e, int64_t cell)
 LT_MUST_USE lt_err lt_experiment_open(lt_experiment *e, const char *path, const char *out);
 void lt_experiment_close(lt_experiment *e);
 
-/* Keys that nobody reads are errors (ARG). known: names, NULL at the end. */
+/* Refuse keys that nothing reads (ARG). known: names, ended by NULL. */
 LT_MUST_USE lt_err lt_experiment_check_keys(const json_t *object, const char *const *known,
                                             const char *where);
 
@@ -109,12 +109,13 @@ typedef struct {
     void *ctx;
 } lt_experiment_host;
 
-/* Run the cells that have no result yet, write each result as it comes, then summary and report. */
+/* Run the cells that have no result yet, write each result as it arrives, then summary and
+ * report. */
 LT_MUST_USE lt_err lt_experiment_run(lt_experiment *e, const lt_experiment_host *host);
 
-/* Take the results that are in the folder, and write summary and report of them. */
+/* Read the results in the folder, and write their summary and report. */
 LT_MUST_USE lt_err lt_experiment_read(lt_experiment *e);
-/* Summary and report of the cells that are done. */
+/* Write summary and report of the finished cells. */
 LT_MUST_USE lt_err lt_experiment_report(const lt_experiment *e);
 
 /* The share of right answers of n problems, each asked `seeds` times, with a 95 % interval:

@@ -17,11 +17,11 @@
 typedef struct {
     const lt_experiment *e;
     lt_experiment_place at; /* Without seed and problem. */
-    int32_t *right;         /* (n) right answers of a problem */
+    int32_t *right;         /* (n): number of right answers per problem */
     double *tokens;         /* (n) their mean tokens */
     double *scores;         /* (n) their mean score */
     int64_t n, n_scored;
-    double kl; /* The mean of all. */
+    double kl; /* The mean over all. */
 } sums;
 
 /* Wilson, Journal of the American Statistical Association 22 (1927), with the effective number of
@@ -49,7 +49,7 @@ lt_experiment_share lt_experiment_share_of(const int32_t *right, int64_t n, int6
     return (lt_experiment_share){mean, fmax(0, middle - half), fmin(1, middle + half)};
 }
 
-/* One problem: false unless all its seeds are done. */
+/* Add one problem; false unless all its seeds are done. */
 static bool add_problem(sums *s, int64_t problem) {
     const lt_experiment *e = s->e;
     double tokens = 0, score = 0, kl = 0;

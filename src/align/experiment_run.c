@@ -19,7 +19,7 @@ typedef struct {
     lt_experiment *e;
     const lt_experiment_host *host;
     int fd;                   /* Results. */
-    int64_t model, next, end; /* Cells of the model: the next to look at, and their end. */
+    int64_t model, next, end; /* Cells of the model: the next one to check, and their end. */
 } run;
 
 /* ---- Results on disk ---- */
@@ -40,7 +40,7 @@ static bool header_is(const lt_experiment *e, const char *text, size_t n) {
     return memmem(text, n, hash, strlen(hash)) != NULL;
 }
 
-/* Take a line of results; false: it is none. */
+/* Read a line of results; false: it is not one. */
 static bool take_result(lt_experiment *e, const char *text, size_t n) {
     json_t *line = lt_json_loadb(text, n, 0, NULL);
     const json_t *cell = json_object_get(line, "cell");
@@ -60,7 +60,7 @@ static bool take_result(lt_experiment *e, const char *text, size_t n) {
     return good;
 }
 
-/* What an earlier run left: whole lines count, the rest is cut off. */
+/* Read what an earlier run left: whole lines count, and the rest is cut off. */
 static lt_err read_results(run *r, const char *path) {
     lt_experiment *e = r->e;
     lt_file_map map = {0};
@@ -119,7 +119,7 @@ static int by_cell(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The same results have the same bytes, in whatever order they came. */
+/* So that the same results have the same bytes, in whatever order they arrived. */
 static lt_err sort_results(const lt_experiment *e, const char *path) {
     lt_file_map map = {0};
     sorted_line *lines = calloc((size_t)e->n_cells + 1, sizeof *lines);

@@ -24,7 +24,7 @@
 #define MAX_PROBLEMS 100000
 #define MAX_SHOTS    64
 
-/* What the rows of a task say. */
+/* The options of a task. */
 typedef struct {
     const char *make, *file;
     int64_t count, first, seed, shots;
@@ -88,7 +88,7 @@ static lt_err read_source(source *s, const json_t *task, const char *where) {
 
 /* ---- Prompts ---- */
 
-/* An example, or with answer NULL the question. */
+/* Write an example or, if answer is NULL, the question. */
 static void put_turn(lt_json_out *o, bool chat, const char *question, const char *steps,
                      const char *answer) {
     if (!chat) {
@@ -135,7 +135,7 @@ static char *prompt_of(const lt_json_out *examples, bool chat, const char *quest
     return o.data;
 }
 
-/* Takes the prompt, which NULL makes OOM, also when it fails. */
+/* Takes the prompt over, even if it fails; NULL means OOM. */
 static lt_err add_problem(lt_experiment_task *t, char *prompt, const char *answer,
                           const char *checker) {
     lt_experiment_problem *p = &t->problems[t->n_problems];
@@ -166,7 +166,7 @@ static lt_err open_maker(lt_maker **m, const source *s, bool held_out) {
                                                .steps = LT_MAKE_STEPS_PLAIN});
 }
 
-/* Solved examples are training problems with indices above those of all ranges of problems. */
+/* Solved examples are training problems with indices above all ranges of problems. */
 static lt_err make_problems(lt_experiment_task *t, const source *s, bool chat) {
     lt_json_out examples = {0};
     lt_maker *m = NULL;
@@ -199,7 +199,7 @@ static const char *question_of(const json_t *line) {
     return json_string_value(json_object_get(message, "content"));
 }
 
-/* One line: an example while there are fewer than `shots`, then problems. */
+/* One line: an example until there are `shots`, then a problem. */
 static lt_err take_line(lt_experiment_task *t, const source *s, bool chat, lt_json_out *examples,
                         const json_t *line, int64_t at, const char *where) {
     const char *prompt = json_string_value(json_object_get(line, "prompt"));

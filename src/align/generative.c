@@ -1,5 +1,5 @@
-/* generative.c: see generative.h. A task is a row: how its prompts are written and how a response
- * is scored. */
+/* generative.c: see generative.h. A task is a row of a table: how its prompts are written and how a
+ * response is scored. */
 #include "align/generative.h"
 
 #include <errno.h>
@@ -22,8 +22,8 @@
 #include "data/text_reader.h"
 #include "serve/api/json_out.h"
 
-#define FEWSHOT_SEED   1234 /* The harness's. */
-#define JUDGED_AT_ONCE 128  /* Programs. */
+#define FEWSHOT_SEED   1234 /* As in the harness. */
+#define JUDGED_AT_ONCE 128  /* Number of programs. */
 
 typedef enum { WRONG, RIGHT, UNKNOWN } outcome;
 
@@ -32,7 +32,7 @@ typedef struct {
     int64_t n, room;
 } file_lines;
 
-/* A mean that grows: of questions, or of instructions. */
+/* A running mean, of questions or of instructions. */
 typedef struct {
     int64_t n;
     double sum, sum_sq; /* Sums over values from 0 to 1. */
@@ -44,11 +44,11 @@ typedef struct {
     const task *task;
     file_lines questions, examples;
     int64_t n_responses;       /* questions.n times samples. */
-    char **responses;          /* (n_responses) NULL: they are scored as they are read. */
+    char **responses;          /* (n_responses); NULL: they are scored as they are read. */
     lt_unit_verdict *verdicts; /* (n_responses) Verdicts of programs. */
     int64_t item;              /* The response that is scored. */
     lt_python_random random;
-    lt_punkt *punkt; /* ifeval: NULL: not there. */
+    lt_punkt *punkt; /* ifeval; NULL: not present. */
     share shares[LT_GENERATIVE_SCORES];
     int64_t unscored, next, done, tokens;
     FILE *outputs;
@@ -58,12 +58,12 @@ struct task {
     const char *name;
     const char *scores[LT_GENERATIVE_SCORES];
     int n_scores;
-    const char *required; /* Members of a line, with commas between. */
+    const char *required; /* Members of a line, separated by commas. */
     const char *solved;   /* The same of an example; NULL: the task has none. */
     const char *stops;    /* JSON. */
     int64_t max_tokens;   /* The harness's. */
     lt_code_kind code;
-    bool samples; /* Several responses to a question, scored when all are there. */
+    bool samples; /* Several responses to a question, which are scored when all are present. */
     void (*prompt)(evaluation *v, int64_t question, lt_json_out *out);
     lt_err (*score)(evaluation *v, const json_t *line, const char *text, size_t n, json_t *scores);
     lt_err (*check)(const json_t *line); /* Of a question, beyond `required`; NULL: none. */
@@ -138,7 +138,7 @@ static outcome both(outcome all, lt_ifeval_outcome one) {
                                                         : RIGHT;
 }
 
-/* A prompt with an unknown instruction is not counted, even if another one is not followed:
+/* A prompt with an unknown instruction is not counted, even if another instruction is not followed:
  * otherwise such prompts would count only when they are wrong. */
 static lt_err ifeval_score(evaluation *v, const json_t *line, const char *text, size_t n,
                            json_t *scores) {
@@ -192,7 +192,7 @@ static lt_err code_score(evaluation *v, const json_t *line, const char *text, si
     return LT_OK;
 }
 
-/* pass@k of each question, when all are judged. */
+/* Compute pass@k of each question, when all are judged. */
 static void take_pass(evaluation *v) {
     for (int64_t q = 0; q < v->questions.n; q++) {
         int right = 0;
@@ -442,7 +442,7 @@ static lt_err room_for_responses(evaluation *v) {
                : lt_error_set(LT_ERR_OOM, "%lld responses", (long long)v->n_responses);
 }
 
-/* Some questions at a time, so that progress can be seen. */
+/* A few questions at a time, so that progress is visible. */
 static lt_err judge_all(evaluation *v) {
     const int64_t samples = v->o->samples;
     const int64_t at_once = samples < JUDGED_AT_ONCE ? JUDGED_AT_ONCE / samples : 1;
@@ -458,7 +458,7 @@ static lt_err judge_all(evaluation *v) {
     return LT_OK;
 }
 
-/* Responses that were kept, in the order of the questions. */
+/* Score the stored responses, in the order of the questions. */
 static lt_err score_all(evaluation *v) {
     v->done = 0;
     if (is_problems(v)) {
@@ -531,7 +531,7 @@ static int64_t next_question(void *ctx) {
     return v->next < v->n_responses ? v->next++ : -1;
 }
 
-/* Does the request draw its tokens, so that answers are not greedy? */
+/* Whether the request draws its tokens, so that answers are not greedy. */
 static bool is_drawn(const json_t *request) {
     return json_object_get(request, "temperature") != NULL ||
            json_object_get(request, "alignment") != NULL;
@@ -566,7 +566,7 @@ static void put_message(lt_json_out *o, const lt_json_out *prompt) {
     lt_out_shut(o, ']');
 }
 
-/* Questions are asked in their order, so the examples are drawn in the harness's. */
+/* Questions are asked in order, so that examples are drawn as in the harness. */
 static void put_question(evaluation *v, int64_t question, lt_json_out *o) {
     lt_json_out prompt = {0};
     if (v->o->chat && is_problems(v)) {
@@ -669,7 +669,7 @@ static lt_err ask(evaluation *v) {
 
 /* ---- The door ---- */
 
-/* Checked before the first request: do the questions have tests, and does the sandbox run? */
+/* Checked before the first request: whether the questions have tests, and the sandbox works. */
 static lt_err check_code(const evaluation *v) {
     const lt_generative_options *o = v->o;
     if (v->task->code == LT_CODE_NONE) {
@@ -738,7 +738,7 @@ static lt_err open_files(evaluation *v) {
     return LT_OK;
 }
 
-/* The name of score i, written into room bytes at out. */
+/* Write the name of score i to out, which has `room` bytes. */
 static void name_score(const evaluation *v, int i, char *out, size_t room) {
     const int n_k = v->o->n_k;
     if (v->task->samples) {

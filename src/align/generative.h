@@ -28,17 +28,18 @@
 
 typedef struct {
     const char *task;
-    const char *data;      /* Lines of the task, plain, .gz or .zst. */
-    const char *examples;  /* gsm8k and mbpp with shots: solved problems. */
-    const char *responses; /* Lines with "response" (for code also "completion"), `samples` of them
-                            * for each question; NULL: ask the model. */
-    const char *outputs;   /* Write each question's response and scores to this file; NULL: none. */
-    int64_t shots, limit;  /* limit 0: all questions. */
-    const char *nltk;      /* ifeval: NLTK's data folder; NULL: not there. */
-    bool chat;             /* The model's chat template. */
-    int64_t max_tokens;    /* Most tokens of a response; 0: as many as the harness allows. */
+    const char *data;     /* Lines of the task, plain, .gz or .zst. */
+    const char *examples; /* gsm8k and mbpp with shots: solved problems. */
+    /* Lines with "response" (for code also "completion"), `samples` of them per question; NULL: ask
+     * the model. */
+    const char *responses;
+    const char *outputs;  /* Write each question's response and scores to this file; NULL: none. */
+    int64_t shots, limit; /* limit 0: all questions. */
+    const char *nltk;     /* ifeval: NLTK's data folder; NULL: not present. */
+    bool chat;            /* Use the model's chat template. */
+    int64_t max_tokens;   /* Most tokens of a response; 0: as many as the harness allows. */
     int64_t max_running;
-    int64_t samples;        /* Tasks with pass@k: responses to each question; else 1. */
+    int64_t samples;        /* Tasks with pass@k: responses per question; else 1. */
     int k[LT_GENERATIVE_K]; /* Sizes for pass@k and maj@k, (n_k), each at most samples. */
     int n_k;
     lt_unit_tests_options tests;
@@ -46,7 +47,7 @@ typedef struct {
      * answers are sampled instead of greedy, and also with "alignment", whose candidates are drawn
      * at temperature 1. */
     const json_t *request;
-    const char *model; /* Its path. What follows is as in lt_local_requests. */
+    const char *model; /* Its path. The following members are as in lt_local_requests. */
     lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
     lt_err (*load_reward)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
     const char *reward;
@@ -60,20 +61,21 @@ typedef struct {
 typedef struct {
     const char *task;
     int64_t questions;
-    /* Mean tokens of an answer, including everything that was written for it; 0: not asked. */
+    /* Mean tokens of an answer, including everything that was written for it; 0: the model was not
+     * asked. */
     double tokens;
-    int n; /* Scores: by name, mean, standard error of the mean, and of how many. */
+    int n; /* Scores: name, mean, standard error of the mean, and number of values. */
     struct {
         char name[40];
         double mean, error;
         int64_t of;
     } scores[LT_GENERATIVE_SCORES];
-    int64_t unscored; /* ifeval: instructions that need data which is not here. */
+    int64_t unscored; /* ifeval: instructions that need missing data. */
 } lt_generative_result;
 
-/* Is it one of the tasks here? */
+/* Whether it is one of these tasks. */
 bool lt_generative_has(const char *task);
-/* Does it take several responses to a question, and run programs? */
+/* Whether it takes several responses per question, and runs programs. */
 bool lt_generative_samples(const char *task);
 bool lt_generative_runs(const char *task);
 LT_MUST_USE lt_err lt_generative_run(lt_generative_result *out, const lt_generative_options *o);

@@ -35,7 +35,7 @@ lt_err lt_align_advantages(lt_align_advantage kind, const double *rewards, int64
         LT_FAIL(LT_ERR_NUMERIC, "the squared spread of a group of %lld rewards is %g", (long long)n,
                 sum_sq);
     }
-    /* r less the mean of the others is n / (n - 1) times r less the mean of all. */
+    /* r minus the mean of the others is n / (n - 1) times r minus the mean of all. */
     scale = (double[]){[LT_ALIGN_GRPO] = 1 / (sqrt(sum_sq / (double)(n - 1)) + STD_FLOOR),
                        [LT_ALIGN_DR_GRPO] = 1,
                        [LT_ALIGN_RLOO] = (double)n / (double)(n - 1)}[kind];

@@ -47,7 +47,7 @@ static lt_err read_problems(lt_learner *l) {
                : read_mixture(l, &l->held_out, &t->valid_mixture, r->valid, "data.valid");
 }
 
-/* The reference: the model that the run began with. If the run trains adapters, it is the base
+/* The reference: the model with which the run began. If the run trains adapters, it is the base
  * model with them switched off. */
 static lt_err open_reference(lt_learner *l) {
     lt_training *t = l->t;
@@ -111,7 +111,7 @@ static lt_err open_rewards(lt_learner *l, const lt_reinforce_options *o) {
     return lt_rewards_check(l->rewards, &l->held_out);
 }
 
-/* ---- Rows ---- */
+/* Lay answers out in the rows for validation, which reinforcement learning does not use. */
 
 /* Lay answers out in the rows meant for validation, which reinforcement learning does not use. */
 static const lt_row_batch *lay_out(lt_learner *l, const lt_drawn *all, int64_t n) {
@@ -169,8 +169,7 @@ static lt_err score(lt_learner *l, int64_t first, int64_t end,
     return LT_OK;
 }
 
-/* All ranks with the same rows hold the second model, and each scores a part of the answers with
- * it. */
+/* All ranks with the same rows hold the second model, and each scores a part of the answers. */
 static lt_err share_reference(lt_learner *l) {
     lt_reinforce *r = &l->r;
     int64_t first, end, total = 0;
@@ -201,7 +200,7 @@ static lt_err share_reference(lt_learner *l) {
     return err;
 }
 
-/* A group of answers, and the means of the draw's rewards. */
+/* Log a group of answers, and the means of the draw's rewards. */
 static lt_err tell_answers(const lt_learner *l) {
     const lt_drawn *first = l->r.drawn;
     json_t *answers = json_array(), *means = json_object();
@@ -219,7 +218,7 @@ static lt_err tell_answers(const lt_learner *l) {
                   (json_int_t)first->problem->line_number, "rewards", means, "answers", answers));
 }
 
-/* The answers of this step: drawn ahead, or now. */
+/* Get the answers of this step: those drawn ahead, or draw them now. */
 static lt_err draw_answers(lt_learner *l) {
     const double start_s = lt_clock_s();
     double brought_s;
@@ -233,8 +232,8 @@ static lt_err draw_answers(lt_learner *l) {
     return LT_OK;
 }
 
-/* The answers of the next draw, with the weights that these steps begin with; none if a checkpoint
- * is due after one of the steps. */
+/* Draw the answers of the next draw ahead, with the weights at the beginning of these steps; not if
+ * a checkpoint is due after one of the steps. */
 static lt_err draw_ahead(lt_learner *l) {
     const lt_recipe *r = &l->t->recipe;
     const int64_t before = l->t->state.step, end = before + lt_reinforce_steps_a_draw(&l->r);
@@ -245,7 +244,7 @@ static lt_err draw_ahead(lt_learner *l) {
     return lt_ahead_begin(&l->ahead, &l->r);
 }
 
-/* Counts of passed answers, of all ranks. */
+/* Sum the counts of passed answers over all ranks. */
 static lt_err learn_rates(lt_learner *l) {
     lt_reinforce *r = &l->r;
     if (r->curriculum == NULL) {
@@ -270,7 +269,7 @@ static lt_err draw(lt_learner *l) {
     return step == 1 || (every > 0 && step % every == 0) ? tell_answers(l) : LT_OK;
 }
 
-/* Sum over all ranks, and find out whether one of them has failed; `err` is this rank's result. The
+/* Sum over all ranks, and find whether one of them has failed; `err` is this rank's result. The
  * sums of a draw are the first members of lt_draw_stats. */
 static lt_err sum_over_ranks(lt_learner *l, bool drew, lt_err err) {
     lt_reinforce *r = &l->r;
@@ -330,7 +329,8 @@ static lt_err next(void *of, int64_t n, lt_row_batch *out) {
     return LT_OK;
 }
 
-/* Questions of all ranks, so that a run may go on with another number of them. */
+/* The place counts the questions of all ranks, so that a run can resume with another number of
+ * them. */
 static void place(const void *of, lt_row_place *out) {
     const lt_reinforce *r = &((const lt_learner *)of)->r;
     out->row = r->asked * r->o.ranks;
@@ -374,10 +374,12 @@ static lt_err learner_open(void *of, lt_training *t) {
     LT_TRY(open_rewards(l, &o));
     LT_TRY(open_reference(l));
     const int threads = lt_thread_count(), own = threads > 1 ? threads / 2 : 1;
-    if (t->recipe.rl_staleness > 0) { /* The engine takes what the thread that opens it has. */
+    /* The engine inherits settings of the thread that opens it. */
+    if (t->recipe.rl_staleness > 0) {
         lt_thread_set_count(own);
     }
-    LT_TRY(open_engine(l, &o)); /* Last: its cache takes up to half of the memory that is left. */
+    /* Opened last, because its cache takes up to half of the remaining memory. */
+    LT_TRY(open_engine(l, &o));
     lt_training_set_temperature(t, (float)t->recipe.rl_temperature);
     t->source = (lt_row_source){
         .of = l, .next = next, .place = place, .print = print, .seek = seek};
@@ -404,7 +406,7 @@ static void learner_close(void *of) {
     *l = (lt_learner){0};
 }
 
-/* The problems are those of the checkpoint. */
+/* Check that the problems are those of the checkpoint. */
 static lt_err learner_data(void *of, lt_training *t, const json_t *then) {
     const lt_learner *l = of;
     const char *was = json_string_value(json_object_get(then, "train"));
@@ -421,7 +423,7 @@ static lt_err learner_data(void *of, lt_training *t, const json_t *then) {
                      t->recipe.train));
 }
 
-/* Numbers of the record: what losses brought. */
+/* Numbers of the record: sums over losses. */
 enum { SUM_TOKENS, SUM_ENTROPY, SUM_LOW, SUM_HIGH, SUM_OFF, SUM_KL };
 enum { MOST_RATIO, MOST_MISMATCH };
 
@@ -473,7 +475,7 @@ static void put_draw(double *values, const lt_draw_stats *d) {
     values[LT_RL_questions] = d->groups;
 }
 
-/* Of the newest draw, which learn_rates has counted on all ranks. */
+/* For the newest draw, which learn_rates has counted on all ranks. */
 static void put_curriculum(double *values, bool *present, const lt_reinforce *r) {
     double passed = 0.0;
     for (int64_t i = 0; i < r->chosen.n; i++) {
@@ -495,7 +497,7 @@ static void learner_report(const void *of, const lt_step_record *sum, double *va
         present[i] = i < LT_RL_rollout_s || drew;
     }
     present[LT_RL_kl] = l->r.o.policy.kl > 0.0;
-    /* The engine tells probabilities at temperature 1. */
+    /* The engine reports probabilities at temperature 1. */
     present[LT_RL_mismatch] = drew && l->t->recipe.rl_temperature == 1.0 &&
                               l->t->recipe.rl_staleness == 0;
     present[LT_RL_entropy] = sum->objective[SUM_TOKENS] > 0.0;
@@ -510,7 +512,7 @@ static void learner_report(const void *of, const lt_step_record *sum, double *va
     put_curriculum(values, present, &l->r);
 }
 
-/* What greedy answers to the problems that are held out are worth. */
+/* Evaluate greedy answers to the validation problems. */
 static lt_err learner_evaluate(void *of, lt_training *t) {
     lt_learner *l = of;
     const int64_t most = t->recipe.eval_rows > 0 ? t->recipe.eval_rows : l->held_out.n;
@@ -522,7 +524,7 @@ static lt_err learner_evaluate(void *of, lt_training *t) {
     if (l->held_out.n == 0 || t->evaluated_step == t->state.step) {
         return LT_OK;
     }
-    lt_ahead_settle(&l->ahead); /* The engine is needed. */
+    lt_ahead_settle(&l->ahead); /* The engine is needed now. */
     LT_TRY(lt_objective_bring_whole(t));
     err = lt_failure_raise(&l->ahead.failure);
     err = err == LT_OK ? lt_reinforce_evaluate(&l->r, &l->held_out, most, &s) : err;

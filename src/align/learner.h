@@ -14,7 +14,7 @@
 
 typedef struct {
     lt_training *t;       /* NULL before it is open. */
-    lt_answerer answerer; /* Set by a test; else the engine. */
+    lt_answerer answerer; /* Set by a test; otherwise the engine. */
     lt_problems problems, held_out;
     lt_rewards *rewards;
     lt_curriculum curriculum; /* Zeroed: none. */
@@ -23,13 +23,13 @@ typedef struct {
     lt_ahead ahead;
     lt_model *reference; /* NULL: none, or the base of adapters. */
     lt_pass *reference_pass;
-    bool began; /* A step was begun, and not ended. */
+    bool began; /* A step has begun and not ended. */
 } lt_learner;
 
 /* The objective of a zeroed learner, which must outlive the run. */
 lt_objective lt_learner_objective(lt_learner *l);
 
-/* Read the recipe's options. ARG or UNSUPPORTED: options that contradict each other, or are not
+/* Read the recipe's options. ARG or UNSUPPORTED: options contradict each other, or are not
  * supported together. */
 LT_MUST_USE lt_err lt_reinforce_read(lt_reinforce_options *o, const lt_training *t);
 lt_curriculum_options lt_reinforce_curriculum(const lt_recipe *r);

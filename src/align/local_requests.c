@@ -12,8 +12,8 @@ typedef struct {
     const lt_local_requests *a;
     lt_server *server;
     int64_t n_flights;
-    bool all;      /* There is no further question. */
-    bool starting; /* start_more is at work: answers that come inside it do not call it. */
+    bool all;      /* There are no further questions. */
+    bool starting; /* start_more is running: answers that arrive meanwhile do not call it. */
     lt_failure failure;
 } asking;
 
@@ -84,7 +84,7 @@ static void start_one(asking *s, int64_t question) {
     }
 }
 
-/* As many requests at a time as the engine runs sequences; their further candidates wait in its
+/* As many requests at a time as the engine runs sequences; their other candidates wait in its
  * queue. */
 static void start_more(asking *s) {
     s->starting = true;

@@ -13,12 +13,12 @@
 #include "lateen/tokenizer.h"
 
 typedef struct {
-    const char *model;   /* Its path, where a chat template may lie. */
+    const char *model;   /* Its path, which may contain a chat template. */
     const char *path;    /* The endpoint: "/v1/completions", "/v1/chat/completions". */
-    int64_t max_running; /* Sequences of the engine, and requests in flight. */
+    int64_t max_running; /* Sequences that the engine runs, and requests in flight. */
     bool deterministic;  /* Answers do not depend on the other requests, bit for bit. */
-    /* Open the model, on a separate thread, and likewise the reward model at the path
-     * `reward`. NULL: there is none. */
+    /* Open the model and, in the same way, the reward model at the path `reward`, on a separate
+     * thread. NULL: there is none. */
     lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
     lt_err (*load_reward)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
     const char *reward;
@@ -33,7 +33,7 @@ typedef struct {
     /* Its request, JSON, malloc'ed; NULL: out of memory. */
     char *(*body)(void *ctx, int64_t question);
     lt_err (*take)(void *ctx, int64_t question, const json_t *answer);
-    /* What it is called in a message. */
+    /* Its name in messages. */
     void (*name)(void *ctx, int64_t question, char *out, size_t room);
     void *ctx;
 } lt_local_requests;

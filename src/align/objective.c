@@ -228,7 +228,7 @@ static lt_err options_check(const lt_align_objective *row, const lt_align_option
     return LT_OK;
 }
 
-/* The number by which a row knows a completion. */
+/* The statistic by which a row judges a completion. */
 static lt_err side_statistic(const lt_align_objective *row, const lt_align_side *side,
                              const char *which, double *out) {
     double sum = 0;

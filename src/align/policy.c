@@ -211,7 +211,7 @@ static term clipped(const lt_align_policy_options *o, double p, double a,
     const bool clips = held * a < bounded * a;
     stats->clipped_low += clips && p < 1 - o->low;
     stats->clipped_high += clips && p > 1 + o->high;
-    /* Inside of the range both are p; at the bound of `dual`, the gradient ends. */
+    /* Inside the range both are p; at the bound `dual` the gradient is 0. */
     return clips ? (term){-held * a, 0, 0}
                  : (term){-bounded * a, o->dual > 0 && p > o->dual ? 0 : -p * a, 0};
 }
@@ -226,7 +226,7 @@ static term token_term(const lt_align_policy_options *o, const lt_align_rollout 
         const double by = o->kl * (o->kl_ratio ? p : 1);
         double k = 0, slope = 0;
         const lt_err err = lt_align_kl(o->kl_kind, logp, (double)r->ref[t], &k, &slope);
-        LT_ASSERT(err == LT_OK); /* rollout_check has seen it. */
+        LT_ASSERT(err == LT_OK); /* rollout_check has checked this. */
         x.value += by * k;
         x.direct += by * slope;
         x.by_ratio += o->kl_ratio ? by * k : 0;
@@ -238,7 +238,7 @@ static term token_term(const lt_align_policy_options *o, const lt_align_rollout 
     return x;
 }
 
-/* What a token's loss is multiplied by. */
+/* The factor of a token's loss. */
 static double share_of(const lt_align_policy_options *o, const lt_align_step *step, int64_t n) {
     const double all = (double)step->completions;
     const double shares[] = {[LT_ALIGN_SEQUENCE_MEAN] = 1 / (all * (double)n),

@@ -56,7 +56,7 @@ static int64_t partner_of(const lt_preference_objective *p, const lt_preference_
     return i > first ? i - 1 : last > first ? last : (i + n - 1) % n;
 }
 
-/* Ids of a row: two pieces, of which the second begins at `first` of the row. */
+/* Ids of a row: two pieces, the second of which begins at `first` of the row. */
 typedef struct {
     const int32_t *head, *tail;
     int64_t first, n; /* n counts the ids of the whole row. */
@@ -116,7 +116,7 @@ double lt_preference_sum(const float *values, int64_t n) {
     return sum;
 }
 
-/* Where a row's values begin, and how many there are. */
+/* Where a row's values begin, and their number. */
 static int64_t values_of(const lt_objective_part *part, int64_t i, int64_t *n) {
     const int32_t *labels = part->labels + i * part->seq;
     int64_t first = 0;
@@ -203,7 +203,7 @@ static lt_err seek_held_out(void *of, const json_t *at) {
 
 /* ---- The loss ---- */
 
-/* Log-probabilities are at most 0, which rounding may miss by a little. */
+/* Log-probabilities are at most 0; rounding may exceed that slightly. */
 static void side_of(lt_align_side *side, const lt_preference_objective *p,
                     const lt_preference_set *set, const lt_objective_part *part, int64_t i,
                     float *logp, double *dlogp) {
@@ -231,7 +231,7 @@ static void count(const lt_preference_objective *p, lt_step_record *sum, int sid
                   const lt_align_side *s, double *reward) {
     double logp = lt_preference_sum(s->logp, s->n);
     *reward = p->options.beta * (logp - (s->ref_sum != NULL ? *s->ref_sum : 0.0));
-    if (!p->row->reference) { /* ORPO, SimPO: of the mean. */
+    if (!p->row->reference) { /* ORPO and SimPO use the mean. */
         logp /= (double)s->n;
         *reward = p->options.beta * logp;
     }
@@ -336,7 +336,7 @@ static lt_err loss_of(void *of, const lt_objective_part *part, bool held_out, lt
                      : p->row->given == LT_ALIGN_PAIR   ? pair_loss(p, set, part, i, &loss, sum)
                      : p->row->given == LT_ALIGN_SCORES ? score_loss(p, set, part, i, &loss, sum)
                                                         : single_loss(p, set, part, i, &loss, sum);
-        if (err == LT_ERR_NUMERIC) { /* The guard skips the update, as of any loss. */
+        if (err == LT_ERR_NUMERIC) { /* The guard skips the update, as for any such loss. */
             lt_log_warn("%s", lt_error_message());
             loss = NAN;
             err = LT_OK;
@@ -359,7 +359,7 @@ typedef struct {
     double sum; /* Sum of log-ratios. */
 } mismatch;
 
-/* Adds up the log-ratios of mismatched rows beside those of a pass. */
+/* Add the log-ratios of mismatched rows to those of a pass. */
 static lt_err add_mismatched(void *of, int64_t pass) {
     mismatch *m = of;
     const lt_row_batch *mismatched = &m->p->mismatched.batch;
@@ -442,7 +442,7 @@ static lt_err read_set(lt_preference_objective *p, lt_preference_set *set, lt_tr
     return LT_OK;
 }
 
-/* A row with a score ends at the token where transformers reads the score: the last that is not
+/* A row with a score ends at the token at which transformers reads the score: the last that is not
  * padding. */
 static void name_padding(lt_training *t) {
     const uint32_t pad = t->tokenizer_info.pad;
@@ -451,7 +451,7 @@ static void name_padding(lt_training *t) {
     }
 }
 
-/* The separator of steps: the recipe's, else that of model.init. It is written to the model's
+/* The separator of steps: the recipe's, otherwise that of model.init. It is written to the model's
  * configuration. */
 static lt_err open_steps(lt_preference_objective *p, lt_training *t) {
     char text[LT_SEPARATOR_BYTES] = "\n";
@@ -526,7 +526,7 @@ static lt_err compare_hash(const json_t *then, const char *option, const char *h
     return LT_OK;
 }
 
-/* name: of the set in t->data, as resume.c has it; reference: of its sums. */
+/* name: of the set in t->data, as in resume.c; reference: of its sums. */
 static lt_err note_data(const lt_preference_set *set, lt_training *t, const json_t *then,
                         const char *option, const char *name) {
     char hex[17];
@@ -541,7 +541,7 @@ static lt_err note_data(const lt_preference_set *set, lt_training *t, const json
                                       compare_hash(json_object_get(then, name), option, hex));
 }
 
-/* The checkpoint's checksum of a reference, "" where the rows are others now. */
+/* The checkpoint's checksum of a reference, or "" if the rows have changed. */
 static void note_reference(char was[17], const lt_training *t, const json_t *then,
                            const char *option, const char *name) {
     const char *hex = json_string_value(json_object_get(then, name));

@@ -20,14 +20,14 @@
 #include "align/preference_data.h"
 #include "train/run.h"
 
-/* Rows of one set, and what the reference model says of them. */
+/* Rows of one set, and the reference model's results for them. */
 typedef struct {
     lt_preferences rows;
-    /* (n * together) sums of log-probabilities; for KTO followed by those of the (n) mismatched
-     * rows. NULL if the objective reads none. */
+    /* (n * together): sums of log-probabilities; for KTO followed by those of the (n) mismatched
+     * rows. NULL if the objective does not read them. */
     double *reference;
     int64_t n_reference;
-    double point;               /* KTO's, of the current step or validation; else 0. */
+    double point;               /* KTO's point of the current step or validation; else 0. */
     int64_t at, stride, offset; /* Examples drawn by this rank; example i is number i * stride +
                                  * offset of all. */
     bool shuffle;
@@ -41,10 +41,10 @@ typedef struct {
     /* Completions of a block whose prompts KTO exchanges to mismatch them. */
     int64_t block;
     float *logp;             /* Two rows of log-probabilities. */
-    double *dlogp;           /* Derivatives by them. */
+    double *dlogp;           /* Derivatives with respect to them. */
     lt_step_rows mismatched; /* KTO's mismatched rows of a pass. */
     char was[2][17];         /* The checkpoint's checksums of the references; "": none. */
-    lt_steps steps;          /* Of an objective on steps. */
+    lt_steps steps;          /* For an objective on steps. */
     int64_t seq;
 } lt_preference_objective;
 
@@ -60,16 +60,16 @@ void lt_preference_row(const lt_preference_objective *p, const lt_preference_set
                        const lt_model_spec *spec, int64_t row, int64_t seq, int32_t *tokens,
                        int32_t *labels);
 
-/* Does the objective compare a completion with another's prompt? */
+/* Whether the objective compares a completion with another's prompt. */
 bool lt_preference_is_kto(const lt_preference_objective *p);
 
-/* Values (n, *used) of the n rows that rows->index names, as lt_objective_values gives them. Writes
- * the tokens and labels of `rows`. */
+/* Values (n, *used) of the n rows that rows->index names, as from lt_objective_values. Writes the
+ * tokens and labels of `rows`. */
 LT_MUST_USE lt_err lt_preference_values(const lt_preference_objective *p,
                                         const lt_preference_set *set, struct lt_training *t,
                                         const lt_row_batch *rows, int64_t n, const float **values,
                                         int64_t *used);
-/* The log-probability of a completion: the sum of its values, in order. */
+/* The log-probability of a completion: the ordered sum of its values. */
 double lt_preference_sum(const float *values, int64_t n);
 
 /* preference_reference.c: read or compute the reference's sums of a set; a collective call. name:

@@ -1,5 +1,5 @@
-/* preference_data.c: see preference_data.h. Lines are read one after the other, encoded by all
- * threads, and judged in their order, so that messages and rows do not depend on the threads. */
+/* preference_data.c: see preference_data.h. Lines are read one after another, encoded by all
+ * threads, and judged in order, so that messages and rows do not depend on the threads. */
 #include "align/preference_data.h"
 
 #include <inttypes.h>
@@ -19,7 +19,7 @@
 #include "data/text_reader.h"
 #include "data/tokenizer/bpe.h"
 
-/* A line and what became of it. */
+/* A line and its result. */
 typedef struct {
     char *text;
     size_t bytes;
@@ -27,10 +27,10 @@ typedef struct {
     uint64_t number;
     lt_ids ids[2]; /* Ids of chosen and rejected, or of the completion. */
     size_t first[2];
-    signed char *steps; /* Of the ids of a completion in steps. */
+    signed char *steps; /* For the ids of a completion in steps. */
     lt_preference what;
     lt_err err;
-    char *why; /* Its message; NULL: no memory for it. */
+    char *why; /* Its message; NULL: there was no memory for it. */
     bool used;
 } line;
 
@@ -127,7 +127,7 @@ static bool same_tokens(const line *l) {
 static lt_err read_pair(reading *r, int worker, line *l, const json_t *object) {
     const json_t *chosen_text = json_object_get(object, "chosen");
     const json_t *prompt_text = json_object_get(object, "prompt");
-    /* A prompt that is a string says nothing beside whole conversations. */
+    /* A prompt that is a string has no effect beside whole conversations. */
     const bool whole = json_is_array(chosen_text) && !json_is_array(prompt_text);
     lt_err err = LT_OK;
     json_t *prompt = NULL, *chosen = NULL, *rejected = NULL;
@@ -163,7 +163,7 @@ done:
     return err;
 }
 
-/* The reward's place among those of the reference model. */
+/* The quantile of the reward among those of the reference model. */
 static lt_err read_quantile(line *l, const json_t *object) {
     const json_t *refs = json_object_get(object, "ref_rewards");
     const size_t n = json_array_size(refs);
@@ -254,7 +254,7 @@ static lt_err read_label(const json_t *value, size_t i, signed char *out) {
     return LT_OK;
 }
 
-/* Append a step; its label stands at its last token. */
+/* Append a step, whose label is at its last token. */
 static lt_err add_step(reading *r, int worker, line *l, const json_t *step, const json_t *label,
                        size_t i) {
     const size_t had = l->ids[0].n;
@@ -316,7 +316,7 @@ static lt_err read_line(reading *r, int worker, line *l) {
     return err;
 }
 
-/* A thread takes the next line until there is none. */
+/* A thread takes lines until none is left. */
 static void work(void *ctx, size_t worker) {
     reading *r = ctx;
     for (size_t i; (i = atomic_fetch_add(&r->next, 1)) < r->n;) {
@@ -425,7 +425,7 @@ static void judge_row(const reading *r, line *l, int side, char *what, size_t ro
     }
 }
 
-/* Is the line used, and if not, why? */
+/* Whether the line is used and, if not, why. */
 static lt_err judge(reading *r, line *l, lt_preferences *p) {
     const lt_preferences_options *o = r->o;
     const bool fails = o->bad_rows == LT_BAD_ROWS_FAIL;
@@ -526,7 +526,8 @@ static uint64_t hash_of(const lt_preferences *p) {
     if (p->steps != NULL) {
         h = XXH3_64bits_withSeed(p->steps, (size_t)p->start[rows], h);
     }
-    for (int64_t i = 0; i < p->n; i++) { /* Field by field: between them there may be gaps. */
+    /* Field by field, because of possible padding between them. */
+    for (int64_t i = 0; i < p->n; i++) {
         const lt_preference *e = &p->examples[i];
         const double numbers[] = {e->margin, e->good ? 1.0 : 0.0, e->quantile, (double)e->n_refs};
         h = XXH3_64bits_withSeed(numbers, sizeof numbers, h);

@@ -29,19 +29,19 @@
 #include "lateen/align.h"
 
 typedef struct {
-    double margin;   /* Scores: 0 where the line has none. */
+    double margin;   /* Scores: 0 if the line has none. */
     bool good;       /* Labels. */
-    double quantile; /* Quantiles: of the reward among n_refs. */
+    double quantile; /* Quantiles: that of the reward among n_refs. */
     int64_t n_refs;
 } lt_preference;
 
 typedef struct {
     lt_preference *examples; /* (n) */
-    int64_t n, together;     /* Rows of an example: 2 of a pair, else 1. */
-    int32_t *ids;            /* Ids of all rows, one behind the other. */
+    int64_t n, together;     /* Rows per example: 2 for a pair, else 1. */
+    int32_t *ids;            /* Ids of all rows, one row after another. */
     int64_t *start;          /* (n * together + 1): where a row begins in ids. */
-    int32_t *first;          /* (n * together): of the row's tokens the first of the completion. */
-    signed char *steps;      /* Steps: label of each of ids, -1 where no step ends; else NULL. */
+    int32_t *first;          /* (n * together): index in the row of the completion's first token. */
+    signed char *steps;      /* Steps: label of each id, -1 if no step ends there; else NULL. */
     uint64_t hash;           /* Hash of everything in this struct. */
     uint64_t left_out, cut;
     size_t bytes;
@@ -52,11 +52,11 @@ typedef struct {
     int64_t n_paths;
     const lt_chat_rows *rows;
     lt_align_given given;
-    bool quantiles;        /* Single completions with a reward, not with a label. */
+    bool quantiles;        /* Single completions with a reward instead of a label. */
     const lt_steps *steps; /* Steps: their separator. */
-    int64_t longest;       /* Tokens of a row. */
+    int64_t longest;       /* Most tokens of a row. */
     lt_bad_rows bad_rows;
-    lt_too_long too_long; /* What is judged as a whole (scores) is never cut, but left out. */
+    lt_too_long too_long; /* Rows that are judged as a whole (scores) are never cut, but omitted. */
 } lt_preferences_options;
 
 /* FORMAT: no line can be used, or bad_rows or too_long is FAIL and a line cannot be used. Close it

@@ -28,7 +28,7 @@ typedef struct {
     lt_training *t;
     const char *name;
     char path[LT_PATH_BYTES];
-    char model[17]; /* Checksum of the reference's weights, where they are at hand; else "". */
+    char model[17]; /* Checksum of the reference's weights if they are available; else "". */
 } reference;
 
 static void print_hash(char hex[17], uint64_t hash) {
@@ -39,12 +39,12 @@ static void sums_hash(const lt_preference_set *set, char hex[17]) {
     print_hash(hex, XXH3_64bits(set->reference, (size_t)set->n_reference * sizeof(double)));
 }
 
-/* The adapters begin as zeros, so the model without them is the reference, at every step. */
+/* The adapters start as zeros, so the model without them is the reference at every step. */
 static bool is_without_adapters(const lt_training *t) {
     return t->lora != NULL && t->recipe.lora_init[0] == '\0';
 }
 
-/* The weights of the reference are here. */
+/* Whether the weights of the reference are available. */
 static bool at_hand(const lt_training *t) {
     return t->state.step == 0 || is_without_adapters(t);
 }
@@ -64,7 +64,7 @@ static lt_err hash_model(reference *r) {
 
 /* ---- The file ---- */
 
-/* *found: it is there and fits. was: the checksum that it must have, or "". */
+/* found: the file exists and fits. was: the checksum that it must have, or "". */
 static lt_err load(reference *r, const char *was, bool *found) {
     lt_err err = LT_OK;
     lt_safetensors file = {0};
@@ -139,7 +139,7 @@ static lt_err check_stop(const reference *r, int64_t pass) {
     return LT_OK;
 }
 
-/* All ranks have as many passes; the last may be without rows on some. */
+/* All ranks have the same number of passes; the last may be without rows on some. */
 static lt_err compute_pass(void *of, int64_t pass) {
     computing *c = of;
     const reference *r = c->r;
@@ -225,7 +225,7 @@ lt_err lt_preference_reference(lt_preference_objective *p, lt_preference_set *se
     LT_TRY(lt_path_join(r.path, folder, file));
     LT_TRY(hash_model(&r));
     err = load(&r, was, &found);
-    if (err == LT_ERR_STATE && is_without_adapters(t)) { /* It can be made again. */
+    if (err == LT_ERR_STATE && is_without_adapters(t)) { /* The file can be made again. */
         found = false;
         err = LT_OK;
     }

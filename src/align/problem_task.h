@@ -8,7 +8,7 @@
 #include "data/check/line.h"
 #include "serve/api/json_out.h"
 
-/* FORMAT or NOT_FOUND: the line has no question, or an answer that its checker cannot read. */
+/* FORMAT or NOT_FOUND: the line has no question, or has an answer that its checker cannot read. */
 LT_MUST_USE lt_err lt_problem_task_check(const json_t *line);
 /* The question as a text: the user's last message and a newline, as in `--form text`. */
 void lt_problem_task_prompt(const json_t *line, lt_json_out *out);

@@ -19,7 +19,7 @@ typedef struct {
     lt_tokenizer_scratch *scratch;
     lt_ids ids;
     int64_t told, read;
-    char first[512]; /* Why the first line was left out. */
+    char first[512]; /* Why the first line was omitted. */
 } reading;
 
 static void problem_close(lt_problem *p) {
@@ -47,7 +47,8 @@ static lt_err name_messages(json_t *line) {
                        : lt_error_set(LT_ERR_OOM, "messages of a problem");
         }
     }
-    return LT_OK; /* The other shapes, or a message that there is no conversation. */
+    /* It is one of the other forms, or a message reports that there is no conversation. */
+    return LT_OK;
 }
 
 static lt_err open_checker(lt_problem *p) {
@@ -95,7 +96,7 @@ static lt_err read_problem(reading *r, lt_problem *p, const char *text, size_t b
     return take_ids(r, p);
 }
 
-/* Is the failure one of this line, that another line does not have? */
+/* Whether the failure concerns only this line. */
 static bool of_line(lt_err err) {
     return err != LT_OK && err != LT_ERR_OOM && err != LT_ERR_IO;
 }
@@ -115,7 +116,7 @@ static void skip(reading *r, uint64_t line) {
     }
 }
 
-/* line_hash: of the line as it stands in the file. */
+/* line_hash: of the line as it is in the file. */
 static lt_err keep(lt_problems *all, const lt_problem *p, uint64_t line_hash) {
     const uint64_t parts[] = {all->hash, line_hash,
                               XXH3_64bits(p->prompt, (size_t)p->n_prompt * sizeof *p->prompt)};

@@ -29,26 +29,26 @@ typedef struct {
     int32_t *prompt;     /* (n_prompt) ids of the question, with the opening of an answer. */
     int64_t n_prompt;
     uint64_t line_number;
-    const char *path; /* The caller's. */
+    const char *path; /* Belongs to the caller. */
 } lt_problem;
 
 typedef struct {
     lt_problem *items;
     int64_t n, room, left_out;
-    uint64_t hash; /* Hash of the ids and lines that are asked, in their order. */
+    uint64_t hash; /* Hash of the used ids and lines, in their order. */
 } lt_problems;
 
 typedef struct {
     const lt_chat_source *source;
-    int64_t longest; /* Tokens of a question at most: what the rows hold less the answer. */
+    int64_t longest; /* Most tokens of a question: the length of a row minus the answer. */
     lt_bad_rows bad_rows;
     lt_too_long too_long; /* CUT is not possible, and means SKIP. */
 } lt_problems_options;
 
-/* Append the problems of a file, plain, .gz or .zst. FORMAT: it has none that can be asked; the
- * message says how many lines were left out, and why the first one was. */
+/* Append the problems of a file, plain, .gz or .zst. FORMAT: none can be asked; the message says
+ * how many lines were omitted, and why the first one was. */
 LT_MUST_USE lt_err lt_problems_read(lt_problems *p, const char *path, const lt_problems_options *o);
-/* The messages of a problem's line, without the assistant's turns at their end; a new reference.
+/* A new reference to the messages of a problem's line, without the assistant's turns at the end.
  * NULL: out of memory. */
 json_t *lt_problem_messages(const json_t *line);
 void lt_problems_close(lt_problems *p); /* Accepts a zeroed one. */

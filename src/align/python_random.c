@@ -66,7 +66,7 @@ static int64_t below(lt_python_random *r, int64_t n) {
     return x;
 }
 
-/* Python copies a small population into a pool, and remembers what it took from a large one. */
+/* Python copies a small population into a pool, and for a large one remembers what it has drawn. */
 static bool uses_pool(int64_t n, int64_t k) {
     int64_t most = 21, power = 1;
     while (k > 5 && power < 3 * k) { /* 4 ** ceil(log(3 k, 4)) */

@@ -12,7 +12,7 @@ typedef struct {
 } lt_python_random;
 
 void lt_python_random_seed(lt_python_random *r, uint32_t seed);
-/* k different numbers of [0, n), in the order in which Python draws them. 1 <= k <= n, k <= 64. */
+/* k distinct numbers of [0, n), in the order in which Python draws them. 1 <= k <= n, k <= 64. */
 void lt_python_random_sample(lt_python_random *r, int64_t n, int64_t k, int64_t *out);
 
 #endif

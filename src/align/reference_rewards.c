@@ -26,9 +26,9 @@ typedef struct {
     FILE *file; /* OUT.part */
     int64_t done;
     lt_tokenizer_scratch *scratch;
-    lt_question *questions; /* (prompts) that are drawn together. */
-    /* (n_all) completions to be judged, with their problems, tokens, texts and rewards: first n for
-     * each prompt, then the completions that the lines have themselves. */
+    lt_question *questions; /* (prompts): those that are drawn together. */
+    /* (n_all): completions to be judged, with their problems, tokens, texts and rewards: first n
+     * for each prompt, then the completions in the lines themselves. */
     const lt_problem **problems;
     lt_answer *answers;
     char **texts;
@@ -55,7 +55,7 @@ static lt_err name_files(work *w) {
     return lt_file_make_parent(out);
 }
 
-/* How far an earlier start came; 0 bytes: there was none. */
+/* Progress of an earlier start; 0 bytes: there was none. */
 static lt_err read_state(work *w, int64_t *bytes) {
     json_t *state = NULL;
     const char *key = "";
@@ -110,8 +110,8 @@ static lt_err keep_state(work *w) {
 
 /* ---- Completions ---- */
 
-/* The completion that a line has: "completion", or the assistant's turn at the end of "messages".
- * NULL: it has none. FORMAT: it is not a text. */
+/* A line's own completion: "completion", or the assistant's turn at the end of "messages". NULL:
+ * none. FORMAT: it is not a text. */
 static lt_err own_completion(const lt_problem *p, const char **out) {
     const json_t *given = json_object_get(p->line, "completion"),
                  *messages = json_object_get(p->line, "messages");
@@ -151,7 +151,7 @@ static lt_err add_own(work *w, const lt_problem *p, const char *text) {
     w->texts[at] = strdup(text);
     *answer = (lt_answer){.ended = true};
     LT_TRY_DONE(lt_tokenizer_encode(w->o->tokenizer, w->scratch, text, strlen(text), 0, &ids));
-    answer->n = (int64_t)ids.n + 1; /* And the token that ends it. */
+    answer->n = (int64_t)ids.n + 1; /* Including the token that ends it. */
     answer->ids = calloc((size_t)answer->n, sizeof *answer->ids);
     if (w->texts[at] == NULL || answer->ids == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "a completion of %zu tokens", ids.n);
@@ -223,8 +223,8 @@ done:
     return err;
 }
 
-/* Write the lines of prompt i of those drawn together. *own: index of the next completion that a
- * line has itself. */
+/* Write the lines of prompt i of those drawn together. *own: index of the next completion from a
+ * line itself. */
 static lt_err write_prompt(work *w, int64_t i, int64_t *own) {
     const int64_t n = w->o->n;
     const double *refs = w->rewards + i * n;
@@ -240,7 +240,7 @@ static lt_err write_prompt(work *w, int64_t i, int64_t *own) {
 static void forget(work *w) {
     for (int64_t i = 0; i < w->n_all; i++) {
         free(w->texts[i]);
-        if (w->answers[i].logp == NULL) { /* Not the engine's. */
+        if (w->answers[i].logp == NULL) { /* It is not from the engine. */
             free(w->answers[i].ids);
         }
     }

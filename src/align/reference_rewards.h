@@ -29,21 +29,21 @@ typedef struct {
     lt_rewards *rewards;
     lt_rollouts *rollouts; /* Draws from the reference model. */
     const lt_tokenizer *tokenizer;
-    int64_t n;       /* Completions of each prompt. */
+    int64_t n;       /* Completions per prompt. */
     int64_t prompts; /* Prompts whose completions are drawn together. */
     uint64_t seed;
-    uint64_t identity; /* A checksum of model and options, which must be the same to go on. */
-    void (*progress)(void *ctx, int64_t done, int64_t all); /* Prompts. May be NULL. */
+    uint64_t identity; /* A checksum of model and options, which must be the same to resume. */
+    void (*progress)(void *ctx, int64_t done, int64_t all); /* In prompts. May be NULL. */
     void *ctx;
 } lt_reference_rewards_options;
 
 typedef struct {
     int64_t prompts, kept, lines; /* kept: prompts of an earlier start. */
     double reward_sum;            /* Sum over the completions that this start drew, */
-    int64_t drawn;                /* whose number this is. */
+    int64_t drawn;                /* and their number. */
 } lt_reference_rewards_stats;
 
-/* STATE: OUT is there, or OUT.part is of something else. */
+/* STATE: OUT exists, or OUT.part belongs to something else. */
 LT_MUST_USE lt_err lt_reference_rewards_run(const lt_reference_rewards_options *o,
                                             lt_reference_rewards_stats *stats);
 

@@ -40,8 +40,8 @@ lt_err lt_reinforce_open(lt_reinforce *r, const lt_reinforce_options *o, lt_prob
     return LT_OK;
 }
 
-/* The result of one call of the engine, from which groups that teach nothing (equal rewards) are
- * not removed yet. */
+/* The result of one call of the engine, before groups with equal rewards, which teach nothing, are
+ * removed. */
 typedef struct lt_reinforce_round {
     int64_t questions, group, answers;
     bool greedy;
@@ -50,7 +50,7 @@ typedef struct lt_reinforce_round {
     lt_answer *given;            /* (answers) */
     char **texts;                /* (answers) */
     double *rewards, *parts;     /* (answers), (answers, rewards) */
-    int64_t first, end;          /* Of the questions, those that this rank asks. */
+    int64_t first, end;          /* The range of questions that this rank asks. */
     lt_shared_answers shared;    /* Received from other ranks. */
 } round_of;
 
@@ -130,7 +130,7 @@ static uint64_t seed_of(const lt_reinforce *r, int64_t i) {
     return lt_rng_u64(&seeds);
 }
 
-/* Question i of a round is this problem. */
+/* Set question i of a round to this problem. */
 static void ask(round_of *k, int64_t i, const lt_problem *p, uint64_t seed) {
     k->asked[i] = (lt_question){p->prompt, p->n_prompt, seed};
     for (int64_t c = 0; c < k->group; c++) {
@@ -138,7 +138,7 @@ static void ask(round_of *k, int64_t i, const lt_problem *p, uint64_t seed) {
     }
 }
 
-/* Of answers [first, end). */
+/* Read the texts of answers [first, end). */
 static lt_err read_texts(const lt_reinforce *r, round_of *k, int64_t first, int64_t end) {
     for (int64_t i = first; i < end; i++) {
         LT_TRY(lt_answer_text(&k->texts[i], &k->given[i], r->o.tokenizer));
@@ -180,7 +180,7 @@ static lt_err run_part(lt_reinforce *r, round_of *k, lt_draw_stats *sum) {
 }
 
 /* Exchange the answers and rewards of a round. This rank has its part of them, or failed with err.
- * Adds to *sum. A collective call of the ranks that have the same questions. */
+ * Adds to *sum. A collective call of the ranks with the same questions. */
 static lt_err share_round(lt_reinforce *r, round_of *k, lt_draw_stats *sum, lt_err err) {
     k->shared = (lt_shared_answers){.answers = k->given,
                                     .n = k->answers,
@@ -196,7 +196,7 @@ static lt_err share_round(lt_reinforce *r, round_of *k, lt_draw_stats *sum, lt_e
     return LT_OK;
 }
 
-/* Numbers of an answer that outlive the engine's. */
+/* Copy the numbers of an answer that are needed after the engine's are freed. */
 static lt_err keep_answer(lt_drawn *d, round_of *k, int64_t i, double advantage) {
     const lt_answer *a = &k->given[i];
     const size_t n = (size_t)a->n;
@@ -217,8 +217,8 @@ static lt_err keep_answer(lt_drawn *d, round_of *k, int64_t i, double advantage)
     return LT_OK;
 }
 
-/* Move the groups of a round into the draw, from answer *have on. Groups that teach nothing are
- * moved in the last round only. */
+/* Move the groups of a round into the draw, starting at answer *have. Groups that teach nothing are
+ * moved only in the last round. */
 static lt_err take_groups(lt_reinforce *r, round_of *k, bool last, int64_t *have) {
     const int64_t group = r->o.group;
     for (int64_t g = 0; g < k->questions; g++) {
@@ -238,7 +238,7 @@ static lt_err take_groups(lt_reinforce *r, round_of *k, bool last, int64_t *have
     return LT_OK;
 }
 
-/* Room for n more questions of a draw. */
+/* Make room for n more questions of a draw. */
 static lt_err reserve_chosen(lt_reinforce *r, int64_t n) {
     const int64_t room = r->chosen.n + n;
     int64_t *problems;
@@ -257,7 +257,7 @@ static lt_err reserve_chosen(lt_reinforce *r, int64_t n) {
     return LT_OK;
 }
 
-/* The curriculum chooses the questions of a round, for all ranks alike. */
+/* The curriculum chooses the questions of a round, in the same way on all ranks. */
 static lt_err choose_problems(lt_reinforce *r, int64_t questions) {
     const int64_t n = questions * r->o.ranks, at = r->chosen.n;
     if (r->curriculum == NULL) {
@@ -290,7 +290,7 @@ void lt_reinforce_learn_rates(lt_reinforce *r) {
     }
 }
 
-/* Ask as many questions as groups are missing of the draw. */
+/* Ask as many questions as there are missing groups. */
 static lt_err ask_round(lt_reinforce *r, round_of *k, int64_t have) {
     LT_TRY(round_open(k, r, (r->n_drawn - have) / r->o.group, r->o.group));
     LT_TRY(choose_problems(r, k->questions));
@@ -305,7 +305,7 @@ static lt_err ask_round(lt_reinforce *r, round_of *k, int64_t have) {
     return run_part(r, k, &r->draw);
 }
 
-/* Take the answers of a round; err: of asking it. */
+/* Take the answers of a round; err: the result of asking. */
 static lt_err take_round(lt_reinforce *r, round_of *k, bool last, int64_t *have, lt_err err) {
     const int n = lt_rewards_count(r->rewards);
     LT_TRY(share_round(r, k, &r->draw, err));
@@ -333,7 +333,7 @@ lt_err lt_reinforce_draw_own(lt_reinforce *r) {
 
 lt_err lt_reinforce_draw_others(lt_reinforce *r, lt_err err) {
     int64_t have = 0;
-    if (r->round == NULL) { /* The others wait for the deadline of the call. */
+    if (r->round == NULL) { /* The others wait until the deadline of the call. */
         return err;
     }
     err = take_round(r, r->round, r->o.resample == 0, &have, err);
@@ -393,7 +393,7 @@ void lt_reinforce_row(const lt_drawn *d, const lt_batch *to, int64_t row) {
     }
 }
 
-/* Tokens of an answer that are learnt from. */
+/* Number of an answer's tokens from which the model learns. */
 static int64_t learnt(const lt_reinforce *r, const lt_drawn *d) {
     return r->o.drop_cut && !d->answer.ended ? 0 : d->answer.n;
 }
@@ -410,7 +410,7 @@ void lt_reinforce_end(lt_reinforce *r) {
     r->within = (r->within + 1) % lt_reinforce_steps_a_draw(r);
 }
 
-/* The largest difference of the engine's log-probabilities from the trainer's under the same
+/* The largest difference between the engine's log-probabilities and the trainer's under the same
  * weights. */
 static double mismatch_of(const lt_drawn *d, const float *logp) {
     double most = 0.0;
@@ -420,7 +420,7 @@ static double mismatch_of(const lt_drawn *d, const float *logp) {
     return most;
 }
 
-/* Those of the answer's tokens in its row. */
+/* The values of the answer's tokens in its row. */
 static const float *of_answer(const lt_drawn *d, const float *logp) {
     return logp + d->problem->n_prompt - 1;
 }
@@ -453,7 +453,7 @@ lt_err lt_reinforce_set_ref(lt_drawn *d, const float *logp) {
     return copy_logp(&d->ref, logp, d);
 }
 
-/* One answer as lt_align_policy takes it. */
+/* One answer in the form of lt_align_policy. */
 static lt_align_rollout rollout_of(const lt_reinforce *r, const lt_drawn *d, const float *logp,
                                    double *dlogp) {
     return (lt_align_rollout){

@@ -28,7 +28,7 @@
 #include "lateen/align.h"
 #include "lateen/data.h"
 
-#define LT_REINFORCE_GROUP 512 /* Answers of a group, at most. */
+#define LT_REINFORCE_GROUP 512 /* Most answers of a group. */
 
 typedef struct {
     lt_align_policy_options policy;
@@ -36,27 +36,28 @@ typedef struct {
     int64_t answers;  /* Answers of an optimiser step on this rank: a multiple of group. */
     int64_t group;    /* Answers to each question. */
     int64_t updates;  /* Steps whose answers are drawn together. */
-    int64_t passes;   /* How often each answer is learnt from. */
-    int64_t resample; /* Further draws, at most, for groups whose rewards are all equal. */
-    bool drop_cut;    /* Answers that reached the limit teach nothing. */
+    int64_t passes;   /* How often the run learns from each answer. */
+    int64_t resample; /* Most further draws for groups whose rewards are all equal. */
+    bool drop_cut;    /* The run does not learn from answers that reached the limit. */
     int64_t max_tokens, max_seq, running;
-    /* Ranks that divide the questions of a step; each asks the same number of them. Question i of
-     * this rank is question i * ranks + rank of the run. */
+    /* Ranks that divide the questions of a step; each asks the same number. Question i of this rank
+     * is question i * ranks + rank of the run. */
     int64_t ranks, rank;
-    lt_group *sharers; /* Ranks of the same questions, which share them out; NULL: none. */
+    lt_group *sharers; /* Ranks with the same questions, which divide them; NULL: none. */
     uint64_t seed;
     bool exact;
     lt_ends ends;
     const lt_tokenizer *tokenizer;
 } lt_reinforce_options;
 
-/* One answer of a draw, and what is computed of it. */
+/* One answer of a draw, and the values computed for it. */
 typedef struct {
     const lt_problem *problem;
     lt_answer answer;
     double reward, advantage;
     char *text;
-    float *old, *ref; /* (n) under the weights that drew, and of the reference; NULL: not needed. */
+    /* (n): under the weights that drew it, and under the reference; NULL: not needed. */
+    float *old, *ref;
 } lt_drawn;
 
 /* Statistics of a draw: sums over its answers and groups, on all ranks, and the times of this
@@ -65,21 +66,21 @@ typedef struct {
     double answers, groups;
     double reward, reward_sq; /* Rewards, and their squares. */
     double equal;             /* Groups whose rewards are all equal. */
-    double tokens, ended;     /* Tokens; answers that the model ended. */
+    double tokens, ended;     /* Number of tokens; of answers that the model ended. */
     /* The largest |logp - the engine's logp|, if the trainer computed logp after the draw. */
     double mismatch_most;
     double refresh_s, draw_s, judge_s;
 } lt_draw_stats;
 #define LT_DRAW_SUMS 7 /* The first of them. */
 
-/* What the losses of some answers brought. */
+/* Sums over the losses of some answers. */
 typedef struct {
     lt_align_policy_stats policy;
     double entropy_sum;   /* Minus the log-probabilities: its mean estimates the entropy, nats. */
     double mismatch_most; /* As above, of weights that are still those of the draw. */
 } lt_learn_stats;
 
-/* Who answers: lt_rollouts_draw, or a test. */
+/* The source of answers: lt_rollouts_draw, or a test. */
 typedef struct {
     void *of;
     lt_err (*draw)(void *of, const lt_rollout_args *asked, lt_answer *answers,
@@ -88,9 +89,9 @@ typedef struct {
 
 typedef struct lt_reinforce {
     lt_reinforce_options o;
-    lt_problems *problems; /* The caller's, as the next two. */
+    lt_problems *problems; /* Belongs to the caller, as do the next two. */
     lt_rewards *rewards;
-    lt_curriculum *curriculum; /* The caller's, set behind lt_reinforce_open; NULL: none. */
+    lt_curriculum *curriculum; /* Set by the caller after lt_reinforce_open; NULL: none. */
     lt_answerer answerer;
     lt_drawn *drawn; /* (updates * answers) */
     int64_t n_drawn;
@@ -104,20 +105,20 @@ typedef struct lt_reinforce {
         int64_t n, room;
     } chosen;
     struct lt_reinforce_round *round; /* Between draw_own and draw_others. */
-    int64_t within;                   /* Steps of this draw that are done. */
+    int64_t within;                   /* Number of finished steps of this draw. */
     lt_draw_stats draw;
-    double *parts;      /* (lt_rewards_count) means of the draw. */
+    double *parts;      /* (lt_rewards_count): means over the draw. */
     lt_align_step step; /* Totals of the current step. */
 } lt_reinforce;
 
-/* ARG: an option out of range. Close it also after a failure. */
+/* ARG: an option is out of range. Close it also after a failure. */
 LT_MUST_USE lt_err lt_reinforce_open(lt_reinforce *r, const lt_reinforce_options *o,
                                      lt_problems *problems, lt_rewards *rewards,
                                      const lt_answerer *answerer);
 void lt_reinforce_close(lt_reinforce *r);
 
 int64_t lt_reinforce_steps_a_draw(const lt_reinforce *r);
-/* Does the next step draw? Then the weights are those of the draw. */
+/* Whether the next step draws, so that its weights are those of the draw. */
 bool lt_reinforce_draws_next(const lt_reinforce *r);
 
 /* Draw, judge, and compute the advantages. A collective call of o.sharers. */
@@ -159,6 +160,6 @@ LT_MUST_USE lt_err lt_reinforce_keep_ref(lt_drawn *d, const float *logp);
 /* The same of the answer's tokens alone (n), which another rank has scored. */
 LT_MUST_USE lt_err lt_reinforce_set_ref(lt_drawn *d, const float *logp);
 
-void lt_reinforce_end(lt_reinforce *r); /* The step is done. */
+void lt_reinforce_end(lt_reinforce *r); /* The step has ended. */
 
 #endif

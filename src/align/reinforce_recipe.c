@@ -11,7 +11,7 @@
  * (bench/results/posttrain.md). A host has less memory. */
 #define MOST_RUNNING(device) ((device)->backend->host_memory ? 256 : 1024)
 
-/* What drawing ahead does not go with. */
+/* Refuse what does not work with drawing ahead. */
 static lt_err check_staleness(const lt_recipe *r) {
     if (r->rl_staleness == 0) {
         return LT_OK;
@@ -81,7 +81,7 @@ lt_curriculum_options lt_reinforce_curriculum(const lt_recipe *r) {
                                    .seed = (uint64_t)r->seed};
 }
 
-/* The method of objective.kind, and what the recipe says otherwise. */
+/* The method of objective.kind, with the changes in the recipe. */
 static lt_err read_policy(lt_reinforce_options *o, const lt_recipe *r) {
     const lt_option *row = lt_option_find(&lt_recipe_table, "objective.kind");
     lt_align_policy_options *p = &o->policy;

@@ -13,7 +13,7 @@
 #include "data/think_marks.h"
 #include "serve/grammar/grammar.h"
 
-#define MOST 11 /* Names of a sum. */
+#define MOST 11 /* Most names in a sum. */
 
 /* One answer with its problem. */
 typedef struct {
@@ -21,12 +21,12 @@ typedef struct {
     const lt_problem *problem;
     const lt_answer *answer;
     const char *text;
-    const lt_unit_verdict *tests; /* NULL: no reward reads them. */
+    const lt_unit_verdict *tests; /* NULL: no reward reads the tests. */
 } judged;
 
 typedef struct {
     const char *name;
-    bool checker, schema, soft, model, command, tests; /* What it reads. */
+    bool checker, schema, soft, model, command, tests; /* What the reward reads. */
     lt_err (*value)(const judged *j, double *out);     /* NULL: of model and command. */
 } reward_row;
 
@@ -61,13 +61,13 @@ static lt_err found_value(const judged *j, double *out) {
     return LT_OK;
 }
 
-/* The place of `what` in a text that has it once; NULL: never, or more often. */
+/* The position of `what` in a text that contains it exactly once; otherwise NULL. */
 static const char *once(const char *text, const char *what) {
     const char *at = strstr(text, what);
     return at != NULL && strstr(at + strlen(what), what) == NULL ? at : NULL;
 }
 
-/* The marks whose end the text has; if it has none, the usual ones. */
+/* The marks whose closing mark is in the text; if there are none, the usual ones. */
 static const lt_think_mark *marks_of(const char *text) {
     int i = 0;
     while (i < LT_THINK_USUAL && strstr(text, lt_think_marks[i].close) == NULL) {
@@ -76,7 +76,7 @@ static const lt_think_mark *marks_of(const char *text) {
     return &lt_think_marks[i];
 }
 
-/* The opening may have been written by the template. */
+/* The template may have written the opening mark. */
 static lt_err think_value(const judged *j, double *out) {
     static const char space[] = " \t\r\n";
     const lt_think_mark *m = marks_of(j->text);
@@ -345,7 +345,7 @@ done:
     }
     free(lines);
     free(given);
-    return err; /* Where the program had no opinion (given is false), the reward is 0. */
+    return err; /* If the program had no opinion (given is false), the reward is 0. */
 }
 
 /* All answers in one batch of the reward model's engine. */
@@ -373,7 +373,7 @@ done:
     return err;
 }
 
-/* The unit tests of all answers, for the rewards that read them: one run for both. */
+/* Run the unit tests of all answers once, for both rewards that read them. */
 static lt_err run_tests(const lt_rewards *r, judged *all, int64_t n, lt_unit_verdict **verdicts) {
     lt_tested *answers = calloc((size_t)n, sizeof *answers);
     lt_err err = LT_OK;

@@ -31,12 +31,12 @@
 
 typedef struct {
     const char *sum;             /* As above; only names of the table. */
-    const char *command;         /* For `command`; "": none. It must outlive the rewards. */
+    const char *command;         /* For `command`; "": none. The string must outlive the rewards. */
     double command_limit_s;      /* For one line. */
-    int64_t max_tokens;          /* The limit of an answer. */
+    int64_t max_tokens;          /* Most tokens of an answer. */
     int64_t soft_tokens;         /* For `overlong`: over 0, at most max_tokens. */
     const char *model;           /* For `model`: its path; NULL or "": none. */
-    lt_device *device;           /* Where it computes, */
+    lt_device *device;           /* Its device, */
     int64_t longest;             /* and the most tokens of a text that it reads. */
     lt_unit_tests_options tests; /* For `unit_tests` and `unit_tests_share`; program NULL: none. */
     const lt_tokenizer *tokenizer;
@@ -50,7 +50,7 @@ typedef struct lt_rewards lt_rewards;
 LT_MUST_USE lt_err lt_rewards_open(lt_rewards **out, const lt_reward_options *o);
 void lt_rewards_close(lt_rewards *r);
 
-/* Does every problem have the members that the rewards read? FORMAT names the first that does
+/* Check that every problem has the members that the rewards read. FORMAT names the first that does
  * not. */
 LT_MUST_USE lt_err lt_rewards_check(const lt_rewards *r, const lt_problems *problems);
 
@@ -61,7 +61,7 @@ LT_MUST_USE lt_err lt_rewards_judge(lt_rewards *r, const lt_problem *const *prob
                                     const lt_answer *answers, const char *const *texts, int64_t n,
                                     double *rewards, double *parts);
 
-/* Memory of the host that they take: that of the reward model. */
+/* Host memory of the rewards: that of the reward model. */
 size_t lt_rewards_bytes(const lt_rewards *r);
 
 int lt_rewards_count(const lt_rewards *r);

@@ -29,7 +29,7 @@ struct lt_reward_command {
     double limit_s;
     int to, from;
     pid_t pid;
-    char line[LINE_BYTES]; /* What was read and is not yet a whole line. */
+    char line[LINE_BYTES]; /* Text that was read and is not yet a whole line. */
     size_t n_line;
 };
 
@@ -83,7 +83,8 @@ lt_err lt_reward_command_open(lt_reward_command **out, const char *command, doub
     in[1] = answers[0] = -1;
     (void)fcntl(c->to, F_SETFL, O_NONBLOCK);
     (void)fcntl(c->from, F_SETFL, O_NONBLOCK);
-    signal(SIGPIPE, SIG_IGN); /* A program that ended is an error, and no end of this process. */
+    /* A program that has ended must be reported as an error, and not end this process. */
+    signal(SIGPIPE, SIG_IGN);
     *out = c;
     c = NULL;
 done:
@@ -99,7 +100,7 @@ done:
     return err;
 }
 
-/* Wait for its end, but not long. */
+/* Wait a short time for its end. */
 static bool wait_for(lt_reward_command *c, double patience_s, int *status) {
     const double until_s = lt_clock_s() + patience_s;
     while (c->pid > 0) {
@@ -147,7 +148,7 @@ static lt_err ended(lt_reward_command *c, const asking *a) {
             (long long)a->got + 1, (long long)a->n);
 }
 
-/* One line of the program's. */
+/* Read one line of the program. */
 static lt_err read_reward(lt_reward_command *c, asking *a, const char *line, size_t n) {
     json_t *root = json_loadb(line, n, JSON_DECODE_ANY, NULL);
     const json_t *value = json_is_object(root) ? json_object_get(root, "reward") : root;
@@ -174,7 +175,7 @@ static lt_err read_reward(lt_reward_command *c, asking *a, const char *line, siz
     return LT_OK;
 }
 
-/* Whole lines among what was read. */
+/* Process the whole lines among what was read. */
 static lt_err take_lines(lt_reward_command *c, asking *a) {
     size_t from = 0;
     const char *end;
@@ -202,7 +203,7 @@ static lt_err check_silence(const lt_reward_command *c) {
     return LT_OK;
 }
 
-/* *alive false: it closed its output. */
+/* alive false: it has closed its output. */
 static lt_err read_some(lt_reward_command *c, asking *a, bool *alive) {
     const size_t room = sizeof c->line - c->n_line;
     const ssize_t n = read(c->from, c->line + c->n_line, room < READ_BYTES ? room : READ_BYTES);

@@ -22,7 +22,7 @@ typedef struct lt_reward_command lt_reward_command;
 /* limit_s: seconds that the program may take for one line. The string must outlive it. */
 LT_MUST_USE lt_err lt_reward_command_open(lt_reward_command **out, const char *command,
                                           double limit_s);
-/* Ends its input, and kills it and what it started if it does not end soon. Accepts NULL. */
+/* Closes its input, and kills it and its children if it does not end soon. Accepts NULL. */
 void lt_reward_command_close(lt_reward_command *c);
 
 /* Send n lines, lines[0..bytes) with a line feed after each, and read as many answers: rewards (n)

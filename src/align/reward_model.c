@@ -15,8 +15,8 @@
 #include "model/infer/paged_forward.h"
 #include "tensor/backend.h"
 
-#define RUNNING     16   /* Texts in the cache: a step reads a few hundred tokens of them. */
-#define SLICE       256  /* Texts that wait for them. */
+#define RUNNING     16   /* Most texts in the cache: a step reads a few hundred of their tokens. */
+#define SLICE       256  /* Most texts that wait for them. */
 #define STEP_TOKENS 2048 /* Most tokens of an engine step, unless an option says otherwise. */
 
 struct lt_reward_model {
@@ -25,9 +25,9 @@ struct lt_reward_model {
     lt_tokenizer_scratch *scratch;
     lt_chat_source chat;
     lt_engine *engine;
-    lt_steps steps; /* Of a process reward model. */
+    lt_steps steps; /* For a process reward model. */
     lt_ids ids,
-        at; /* at: the tokens at which steps are judged; none: the last that is no padding. */
+        at; /* at: the tokens at which steps are judged; none: the last that is not padding. */
     int64_t longest;
 };
 
@@ -47,8 +47,8 @@ static lt_err check_head(const lt_model_spec *s, const char *path) {
  * most three that they read in part. A larger cache would change no step. */
 static int64_t cache_bytes(const lt_reward_model *m, const lt_engine_options *o) {
     const int64_t tokens = 3 * m->longest + 2 * STEP_TOKENS,
-                  pages = tokens / o->page_tokens + 3 * RUNNING; /* The last of a text, and one more
-                                                                  * that admission asks for. */
+                  /* The last page of a text, and one more that admission needs. */
+        pages = tokens / o->page_tokens + 3 * RUNNING;
     return pages * (int64_t)lt_paged_forward_page_bytes(lt_model_get_spec(m->model), o->page_tokens,
                                                         m->model->options.dtype,
                                                         m->model->options.dtype);
@@ -198,7 +198,7 @@ static lt_err submit(lt_reward_model *m, double *score) {
     return lt_engine_submit(m->engine, &r, score, &id);
 }
 
-/* The lowest probability of any step to be good; values (n): two for each step. */
+/* The lowest probability that a step is good; values (n): two per step. */
 static double least_of(const float *values, int64_t n) {
     double least = 1;
     for (int64_t i = 0; i < n; i += 2) {

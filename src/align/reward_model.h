@@ -35,7 +35,7 @@ void lt_reward_model_close(lt_reward_model *m);
 LT_MUST_USE lt_err lt_reward_model_judge(lt_reward_model *m, const json_t *const *conversations,
                                          const char *const *texts, int64_t n, double *scores);
 
-/* Memory of the host that it takes: weights and cache. */
+/* Host memory that it takes: weights and cache. */
 size_t lt_reward_model_bytes(const lt_reward_model *m);
 
 #endif

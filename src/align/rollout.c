@@ -39,8 +39,8 @@ lt_err lt_answer_text(char **text, const lt_answer *a, const lt_tokenizer *t) {
     return err;
 }
 
-/* Beyond this length RoPE rotates all tokens of a text by other angles, so the probability of a
- * token would depend on how much text follows it. */
+/* Beyond this length RoPE rotates all tokens of a text by other angles, so that the probability of
+ * a token would depend on how much text follows it. */
 static lt_err check_rope(const lt_model *m, int64_t max_seq) {
     const int64_t most = lt_rope_switch(lt_model_get_spec(m));
     if (most > 0 && max_seq > most) {
@@ -67,7 +67,7 @@ lt_err lt_rollouts_open(lt_rollouts **out, const lt_model *m, const lt_rollout_o
     how.max_waiting = o->questions;
     how.max_seq = o->max_seq;
     how.page_tokens = PAGE_TOKENS;
-    how.prefix_cache = false; /* Groups share the pages of their question all the same. */
+    how.prefix_cache = false; /* Groups share the pages of their question in any case. */
     how.deterministic = o->exact;
     how.tp = o->exact ? o->tp : 0;
     how.ends = o->ends;
@@ -130,7 +130,7 @@ static lt_err submit_all(lt_rollouts *r, const lt_rollout_args *asked, lt_answer
     return LT_OK;
 }
 
-/* An event of the group of answers that begins at `user`. */
+/* Handle an event of the group of answers that begins at `user`. */
 static lt_err take(const lt_event *e) {
     lt_answer *answer = (lt_answer *)e->user + e->choice;
     switch (e->kind) {

@@ -42,18 +42,18 @@ typedef struct {
     uint64_t seed;
 } lt_question;
 
-/* What one call draws. */
+/* The arguments of one draw. */
 typedef struct {
     const lt_question *questions; /* (n) */
-    int64_t n, group;             /* Questions, and answers to each. */
-    bool greedy;                  /* The most likely tokens, for an evaluation. */
+    int64_t n, group;             /* Number of questions, and of answers to each. */
+    bool greedy;                  /* Take the most likely tokens, for an evaluation. */
 } lt_rollout_args;
 
 typedef struct {
     int64_t max_tokens; /* Most tokens of an answer. */
     int64_t max_seq;    /* Most tokens of question and answer together. */
     int64_t questions;  /* Most questions of a call. */
-    int64_t running;    /* Answers that the engine draws at once, at most. */
+    int64_t running;    /* Most answers that the engine draws at once. */
     double temperature; /* Temperature at which answers are drawn; above 0. */
     lt_ends ends;       /* Tokens that end an answer. */
     /* The bits of an answer do not depend on the other answers of the draw. */
@@ -62,15 +62,15 @@ typedef struct {
 } lt_rollout_options;
 
 typedef struct {
-    double refresh_s; /* Seconds until the engine ran on the new weights. */
+    double refresh_s; /* Seconds until the engine ran with the new weights. */
     double draw_s;    /* Seconds of everything else. */
     int64_t prompt_tokens, new_tokens;
-    uint64_t version; /* Version of the weights that drew. */
+    uint64_t version; /* Version of the weights that drew the answers. */
 } lt_rollout_stats;
 
 typedef struct lt_rollouts lt_rollouts;
 
-/* The model must outlive it. UNSUPPORTED: max_seq is beyond the length from which the model rotates
+/* The model must outlive it. UNSUPPORTED: max_seq exceeds the length from which the model rotates
  * whole texts differently (longrope). Free with lt_rollouts_close, which accepts NULL. */
 LT_MUST_USE lt_err lt_rollouts_open(lt_rollouts **out, const lt_model *m,
                                     const lt_rollout_options *o);

@@ -24,7 +24,7 @@ static lt_err share_lengths(lt_group *g, lt_shared_answers *s, lt_err err, int64
     lt_failure own;
     lt_err sent;
     lt_failure_keep(&own, numbers == NULL ? lt_error_set(LT_ERR_OOM, "lengths of answers") : err);
-    if (numbers == NULL) { /* The others wait for the deadline of the call. */
+    if (numbers == NULL) { /* The others wait until the deadline of the call. */
         return lt_failure_raise(&own);
     }
     for (int64_t i = s->first; err == LT_OK && i < s->end; i++) {

@@ -10,17 +10,17 @@
 #include "align/rollout.h"
 #include "lateen/comm.h"
 
-/* Which of n this rank has: [*first, *end). */
+/* This rank's part of n: [*first, *end). */
 void lt_share_part(const lt_group *g, int64_t n, int64_t *first, int64_t *end);
 
-/* A collective call: each of n words of 32 bits is 0 on all ranks but one, and gets that rank's
+/* A collective call: each of n 32-bit words is 0 on all ranks but one, and becomes that rank's
  * value on all. */
 LT_MUST_USE lt_err lt_share_words(lt_group *g, void *words, int64_t n);
 
 typedef struct {
     lt_answer *answers; /* (n), of which this rank has [first, end); zeros elsewhere. */
     int64_t n, first, end;
-    double *rewards, *parts; /* (n), (n, n_parts), likewise; rewards NULL: neither. */
+    double *rewards, *parts; /* (n), (n, n_parts), with the same range; rewards NULL: neither. */
     int64_t n_parts;
     int32_t *ids; /* Memory of all answers afterwards, */
     float *logp;  /* to be freed. */

@@ -1,5 +1,5 @@
-/* teacher_logprobs.h: a teacher's distributions in files: for each learnt token of a conversation, the
- * k tokens of the vocabulary that were most likely there, with the logarithms of their
+/* teacher_logprobs.h: a teacher's distributions in files: for each learnt token of a conversation,
+ * the k tokens of the vocabulary that were most likely there, with the logarithms of their
  * probabilities. `lateen align logprobs` writes them, and distillation reads them (distill.h).
  *
  *     FOLDER/logprobs.json                  written last: describes the parts
@@ -60,8 +60,9 @@ void lt_teacher_logprobs_close(lt_teacher_logprobs *w);
 LT_MUST_USE lt_err lt_teacher_logprobs_match(const lt_teacher_logprobs *w, const lt_dialogues *d,
                                              int64_t longest, int64_t id_end);
 
-/* The teacher's tokens for conversation i, for a row of seq positions: those of token t go to position t - 1 of
- * ids and logp (seq, k). Positions whose next token is not learnt are not written. */
+/* The teacher's tokens for conversation i, for a row of seq positions: those of token t
+ * go to position t - 1 of ids and logp (seq, k). Positions whose next token is not learnt are not
+ * written. */
 void lt_teacher_logprobs_row(const lt_teacher_logprobs *w, int64_t i, int64_t seq, int32_t *ids,
                              float *logp);
 

@@ -12,7 +12,7 @@
 /* The most processes of a run: the judge, the answer's program, and those that the program
  * starts. */
 #define PROCESSES 16
-#define MOST_JOBS 512 /* At once: each has a copy of the judge. */
+#define MOST_JOBS 512 /* At the same time: each has a copy of the judge. */
 
 extern const char lt_unit_tests_py[];
 __asm__(".section .rodata\n"
@@ -24,7 +24,7 @@ __asm__(".section .rodata\n"
 
 /* ---- The code of an answer ---- */
 
-/* A fence that names a language opens a block, even where the block before it was not closed. */
+/* A fence that names a language opens a block, even if the previous block was not closed. */
 const char *lt_unit_code(const char *text, size_t *bytes) {
     const char *begin = NULL, *code = NULL, *next;
     for (const char *line = text; *line != '\0'; line = next) {
@@ -48,12 +48,12 @@ const char *lt_unit_code(const char *text, size_t *bytes) {
 
 /* ---- The tests of a problem ---- */
 
-/* What the judge reads, and the files beside the answer's. */
+/* The judge's input, and the files beside the answer's. */
 typedef struct {
     json_t *task;
     int64_t total;
-    const char *before; /* Python that stands before the answer; NULL: none. */
-    const char *file;   /* The answer's name. */
+    const char *before; /* Python code before the answer; NULL: none. */
+    const char *file;   /* Name of the answer's file. */
 } unit_task;
 
 static const struct {
@@ -101,7 +101,7 @@ static lt_err read_list(unit_task *t, const char *name, json_t *list) {
     return LT_OK;
 }
 
-/* MBPP: imports of the tests, and what stands before them. */
+/* MBPP: imports of the tests, and the code before them. */
 static lt_err read_setup(unit_task *t, const json_t *problem) {
     const json_t *imports = json_object_get(problem, "test_imports");
     const char *setup = "";
@@ -124,7 +124,7 @@ static lt_err read_setup(unit_task *t, const json_t *problem) {
     return LT_OK;
 }
 
-/* HumanEval: one test, of everything. */
+/* HumanEval: a single test of everything. */
 static lt_err read_check(unit_task *t, const json_t *problem) {
     const char *test = NULL, *entry = NULL;
     LT_TRY(lt_json_str(problem, "test", &test, false, "the problem"));
@@ -218,7 +218,7 @@ static lt_err ask(const lt_unit_tests_options *o, json_t *jobs, const int64_t *o
 static lt_err run_some(const lt_unit_tests_options *o, const lt_tested *answers, int64_t n,
                        lt_unit_verdict *out) {
     json_t *jobs = json_array();
-    int64_t *of = calloc((size_t)n + 1, sizeof *of); /* (jobs) The answer of each. */
+    int64_t *of = calloc((size_t)n + 1, sizeof *of); /* (jobs): index of each job's answer. */
     lt_err err = LT_OK;
 
     if (jobs == NULL || of == NULL) {

@@ -27,16 +27,16 @@
 
 typedef struct {
     lt_sandbox_kind kind;
-    double limit_s;       /* For all tests of an answer, wall clock. */
+    double limit_s;       /* For all tests of an answer, in wall clock time. */
     int64_t memory_bytes; /* Most memory of a process. */
-    int parallel;         /* Answers at once. */
-    const char *program;  /* lateen: jobs.h. */
+    int parallel;         /* Answers tested at once. */
+    const char *program;  /* The program lateen: see jobs.h. */
 } lt_unit_tests_options;
 
 /* An answer to be tested. */
 typedef struct {
     const json_t *problem;
-    const char *code; /* (bytes) NULL: it has none, and passes nothing. */
+    const char *code; /* (bytes); NULL: it has none, and passes nothing. */
     size_t bytes;
 } lt_tested;
 
@@ -50,7 +50,8 @@ const char *lt_unit_code(const char *text, size_t *bytes);
 /* FORMAT: the problem has no tests, or malformed ones; the message names the member. */
 LT_MUST_USE lt_err lt_unit_tests_check(const json_t *problem);
 
-/* Does the sandbox work here, and is Python installed? Errors are those of lt_sandbox_run. */
+/* Check that the sandbox works here, and that Python is installed. Errors are those of
+ * lt_sandbox_run. */
 LT_MUST_USE lt_err lt_unit_tests_probe(const lt_unit_tests_options *o);
 
 LT_MUST_USE lt_err lt_unit_tests_run(const lt_unit_tests_options *o, const lt_tested *answers,
