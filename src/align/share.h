@@ -1,7 +1,7 @@
 /* share.h: ranks that have the same rows (pp x cp x tp) divide the work of a draw: each draws and
  * judges the answers to some of the questions, and gets the others from the other ranks.
  *
- *     questions   0 1 2 | 3 4 | 5 6      of three ranks; a question has all its answers on one
+ *     questions   0 1 | 2 3 | 4 5 6      of three ranks; a question has all its answers on one
  *
  * Afterwards every rank has the same bits. Without a group one rank draws all. */
 #ifndef LT_ALIGN_SHARE_H

@@ -139,6 +139,49 @@ static void ids_become_text(void **state) {
             "not a list of ids");
 }
 
+/* A line of several of the reader's buffers, of 1 MiB each: all its ids, once. */
+static void long_lines_are_read(void **state) {
+    enum { IDS = 1300000 };
+    char *line = malloc(2 * IDS + 2), *text = malloc(IDS + 3);
+    (void)state;
+    assert_true(line != NULL && text != NULL);
+    for (int i = 0; i < IDS; i++) {
+        line[2 * i] = i % 7 == 0 ? '1' : '0';
+        line[2 * i + 1] = i + 1 < IDS ? ' ' : '\n';
+        text[i] = i % 7 == 0 ? 'b' : 'a';
+    }
+    strcpy(line + 2 * IDS, "1");
+    strcpy(text + IDS, "\nb");
+    run_input = line;
+    ran r = run_verb(lt_verb_tokenize, words(TOKENIZE "--decode"));
+    run_input = "";
+    assert_int_equal(r.status, LT_EXIT_DONE);
+    assert_int_equal(strlen(r.out), IDS + 3);
+    assert_int_equal(strncmp(r.out, text, IDS + 2), 0);
+    ran_close(&r);
+    free(line);
+    free(text);
+}
+
+/* The file's "truncation" applies to texts and lines, as wherever its own package encodes. */
+static void texts_are_cut_as_the_file_says(void **state) {
+    char *cut = strdup(tokenizer), *at, *whole;
+    static const char truncation[] = "\"truncation\": {\"direction\": \"Right\", \"max_length\": "
+                                     "2, \"strategy\": \"LongestFirst\", \"stride\": 0}, ";
+    (void)state;
+    at = strstr(cut, "\"normalizer\"");
+    assert_non_null(at);
+    whole = malloc(strlen(cut) + sizeof truncation);
+    (void)sprintf(whole, "%.*s%s%s", (int)(at - cut), cut, truncation, at);
+    put("cut.json", whole);
+    free(whole);
+    free(cut);
+    prints(lt_verb_tokenize, "tokenize --tokenizer @/cut.json --text aaba", "",
+           "{\"ids\": [0, 2]}\n");
+    prints(lt_verb_tokenize, "tokenize --tokenizer @/cut.json --jsonl", "{\"text\": \"bbb\"}\n",
+           "{\"ids\": [1, 1]}\n");
+}
+
 static void modes_exclude_each_other(void **state) {
     static const struct {
         const char *words, *why;
@@ -275,6 +318,13 @@ static void verdicts_are_written(void **state) {
     json_t *root = run_json(lt_verb_data, "data check - --json");
     near_at(json_object_get(root, "all"), "found", 0);
     json_decref(root);
+    run_input =
+        "{\"answer\": \"5\", \"checker\": \"number\", \"completion\": \"5\", \"level\": 0}\n"
+        "{\"answer\": \"5\", \"checker\": \"number\", \"completion\": \"5\", \"level\": 1000}\n";
+    root = run_json(lt_verb_data, "data check - --json");
+    near_at(json_object_get(root, "level 0"), "problems", 1);
+    near_at(json_object_get(root, "level 1000"), "problems", 1);
+    json_decref(root);
     run_input = "";
     refuses(lt_verb_data, "data check - --k 0", "", LT_EXIT_USAGE, "", "k: \"0\" is not a list");
     refuses(lt_verb_data, "data check - --k 1,2,3,4,5,6,7,8,9", "", LT_EXIT_USAGE, "",
@@ -322,10 +372,15 @@ static void problems_are_made_in_ranges(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_becomes_ids),     cmocka_unit_test(lines_become_ids),
-        cmocka_unit_test(ids_become_text),      cmocka_unit_test(modes_exclude_each_other),
-        cmocka_unit_test(merges_are_counted),   cmocka_unit_test(answers_are_counted),
-        cmocka_unit_test(verdicts_are_written), cmocka_unit_test(problems_are_made_in_ranges)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(text_becomes_ids),
+                                       cmocka_unit_test(lines_become_ids),
+                                       cmocka_unit_test(ids_become_text),
+                                       cmocka_unit_test(long_lines_are_read),
+                                       cmocka_unit_test(texts_are_cut_as_the_file_says),
+                                       cmocka_unit_test(modes_exclude_each_other),
+                                       cmocka_unit_test(merges_are_counted),
+                                       cmocka_unit_test(answers_are_counted),
+                                       cmocka_unit_test(verdicts_are_written),
+                                       cmocka_unit_test(problems_are_made_in_ranges)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -108,6 +108,22 @@ static void all_schedules_are_compared(void **state) {
                 "--svg draws one schedule: --schedule all contradicts it");
     run_refused(lt_verb_plan, "plan schedule --schedule 1f1b --chunks 2", LT_EXIT_USAGE,
                 "schedule 1f1b has one chunk a rank; 2 were asked for");
+    /* A picture has a box for each operation. */
+    char path[] = "/tmp/lateen-cli-schedule-XXXXXX", words[128], *text = NULL;
+    size_t bytes, n = 0;
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    (void)snprintf(words, sizeof words, "plan schedule --pp 3 --micros 5 --svg %s", path);
+    run_prints(lt_verb_plan, words, "step 21");
+    assert_int_equal(lt_file_read(&text, &bytes, path, 1 << 20), LT_OK);
+    for (const char *at = strstr(text, "<rect"); at != NULL; at = strstr(at + 1, "<rect")) {
+        n++;
+    }
+    assert_true(n >= 3 * 5 * 2);
+    assert_non_null(strstr(text, "</svg>"));
+    free(text);
+    assert_int_equal(unlink(path), 0);
     run_refused(lt_verb_plan, "plan schedule --svg /no/such/folder/x.svg", LT_EXIT_FAILED,
                 "/no/such/folder/x.svg");
 }
@@ -124,6 +140,14 @@ static void a_server_has_its_sizes(void **state) {
     /* What is done with the prompts: as many tokens again. */
     near_at(root, "total_tokens_s", 2 * number_at(root, "output_tokens_s"));
     assert_true(number_at(root, "batch") <= 1024);
+    char line[200]; /* The same in words: ms, GB, thousands of tokens. */
+    (void)snprintf(line, sizeof line,
+                   "  %.1f ms a token then; alone %.0f tokens/s, first token after %.0f ms\n"
+                   "  weights %.1f GB, KV cache %.0f k tokens (131.1 KB each)\n",
+                   1000 * number_at(root, "token_s"), number_at(root, "stream_tokens_s"),
+                   1000 * number_at(root, "first_token_s"), number_at(root, "weight_bytes") / 1e9,
+                   number_at(root, "kv_tokens") / 1000);
+    run_prints(lt_verb_plan, "plan serve --model llama3-8b --cluster h100-node", line);
     json_decref(root);
     root = run_json(lt_verb_plan,
                     "plan serve --json --model llama3-8b --cluster h100-node --kv fp8 "
@@ -141,7 +165,7 @@ static void a_server_has_its_sizes(void **state) {
     assert_null(strstr(r.out, "the whole cluster"));
     ran_close(&r);
     run_prints(lt_verb_plan, "plan serve --model llama3-405b --cluster h100-node --tp 1",
-               "does not fit");
+               "does not fit: 811.7 GB of weights, 1 x 80 GiB of memory.");
     run_refused(lt_verb_plan, "plan serve --cluster h100-node", LT_EXIT_USAGE,
                 "plan serve needs --model: a name under recipes/models or a file");
     run_refused(lt_verb_plan, "plan serve --model llama3-8b", LT_EXIT_USAGE,

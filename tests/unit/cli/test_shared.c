@@ -205,6 +205,7 @@ static void text_is_mended(void **state) {
     fails(lt_utf8_mend("W", 9, true, &text, &n, &lone, &room, &tally), LT_ERR_FORMAT,
           "3 parts, the first at byte 1 (a lone surrogate escape)");
     assert_int_equal(lt_utf8_mend("W", 9, false, &text, &n, &lone, &room, &tally), LT_OK);
+    assert_string_equal(text, "abc\xEF\xBF\xBD");
     assert_int_equal(tally.parts, 5);
     assert_int_equal(tally.lone, 2);
     assert_int_equal(tally.texts, 2);
@@ -333,6 +334,60 @@ static void drafts_need_their_kind(void **state) {
     }
 }
 
+/* A model beside the served one has the same tokenizer, piece by piece. */
+static void models_beside_are_loaded(void **state) {
+    char model[LT_PATH_BYTES], second[LT_PATH_BYTES], *text = NULL, *at;
+    size_t bytes;
+    lt_model *m = NULL;
+    lt_tokenizer *t = NULL;
+    (void)state;
+    for (int i = 0; i < 3; i++) { /* The same twice, and one whose token 'x' is another. */
+        const char *name = (const char *const[]){"served", "same", "other"}[i];
+        assert_int_equal(lt_file_make_dirs(path_of(name)), LT_OK);
+        strcpy(model, path_of(name));
+        for (int k = 0; k < 3; k++) {
+            const char *const from[] = {"tests/golden/model/llama3/config.json",
+                                        "tests/golden/model/llama3/model.safetensors",
+                                        "tests/golden/sft/tokenizer.json"};
+            char to[LT_PATH_BYTES];
+            assert_int_equal(lt_path_join(to, model, strrchr(from[k], '/') + 1), LT_OK);
+            assert_int_equal(lt_file_copy(from[k], to, 1 << 24), LT_OK);
+        }
+    }
+    assert_int_equal(lt_path_join(second, model, "tokenizer.json"), LT_OK);
+    assert_int_equal(lt_file_read(&text, &bytes, second, 1 << 24), LT_OK);
+    at = strstr(text, "\"b\"");
+    assert_non_null(at);
+    memcpy(at, "\"\x7f\"", 3);
+    assert_int_equal(lt_file_write_atomic(second, text, bytes), LT_OK);
+    free(text);
+    for (int i = 0; i < 2; i++) {
+        lt_served s = {.lora = "",
+                       .tokenizer = "",
+                       .steer = "",
+                       .reward = "",
+                       .reward_tokenizer = "",
+                       .device = "cpu",
+                       .threads = 1};
+        strcpy(model, path_of("served"));
+        strcpy(second, path_of(i == 0 ? "same" : "other"));
+        s.model = model;
+        assert_int_equal(lt_served_read(&s, second), LT_OK);
+        const lt_err err = lt_served_load(&s, &m, &t);
+        if (i == 0) {
+            assert_int_equal(err, LT_OK);
+            assert_ptr_equal(s.beside.models[0], s.beside.opened[0].model);
+            assert_null(s.opened.model); /* The server closes it. */
+        } else {
+            fails(err, LT_ERR_UNSUPPORTED,
+                  "its tokenizer is another than that of the served model");
+        }
+        lt_served_unload(&s);
+        lt_model_close(m);
+        lt_tokenizer_close(t);
+    }
+}
+
 static lt_serve_model_options served_defaults(void) {
     return (lt_serve_model_options){.device = "cpu", .max_running = 3, .context = 5, .idle_s = 7};
 }
@@ -364,7 +419,14 @@ static void served_models_are_listed(void **state) {
     assert_int_equal(row.engine.ends.n, 1); /* The rest is the server's. */
     assert_int_equal(row.engine.speculate, LT_SPECULATE_NGRAM);
     assert_int_equal(row.engine.draft_tokens, 4);
+    const lt_served *s = &m.rows[1].served;
+    assert_ptr_equal(row.ctx, s);
+    assert_string_equal(s->model, "y=z");
+    assert_string_equal(s->device, "cpu");
+    assert_true(s->lora[0] == '\0' && s->steer[0] == '\0' && s->reward[0] == '\0');
+    assert_true(s->tokenizer[0] == '\0' && s->reward_tokenizer[0] == '\0');
     lt_serve_models_free(&m);
+    assert_true(m.n == 0 && m.rows == NULL);
     fails(lt_serve_models_read(&m, "a=x,a=y", &defaults), LT_ERR_ARG, "--models names 'a' twice");
     fails(lt_serve_models_read(&m, "a=x,b=", &defaults), LT_ERR_ARG, "'b=' is neither NAME=PATH");
     fails(lt_serve_models_read(&m, "x", &defaults), LT_ERR_ARG, "'x' is neither NAME=PATH nor a");
@@ -534,6 +596,7 @@ int main(void) {
                                        cmocka_unit_test(new_files_are_checked),
                                        cmocka_unit_test(models_beside_have_names),
                                        cmocka_unit_test(drafts_need_their_kind),
+                                       cmocka_unit_test(models_beside_are_loaded),
                                        cmocka_unit_test(served_models_are_listed),
                                        cmocka_unit_test(served_models_have_options),
                                        cmocka_unit_test(words_are_completed),

@@ -17,6 +17,7 @@
 #include "base/json.h"
 #include "lateen/generate.h"
 #include "model/files/gguf_save.h"
+#include "model/infer/generation.h"
 #include "model/params.h"
 #include "unit/letters.h"
 
@@ -273,6 +274,28 @@ static void the_file_is_made_of_the_spec(void **state) {
     remove_folder(folder);
 }
 
+/* A copy has what the model has, which may be nothing. */
+static void settings_are_copied(void **state) {
+    char folder[64], plain[64];
+    lt_model *from = open_with(folder, "[11, 12]", "{\"top_k\": 5, \"eos_token_id\": [3, 4]}"),
+             *none = open_with(plain, "[11]", NULL), *to = NULL;
+    lt_ends ends;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        must(lt_model_open(&to, plain, NULL), plain);
+        must(lt_generation_copy(to, i == 0 ? none : from), "copy");
+        const lt_generation_defaults d = lt_model_generation(to);
+        assert_int_equal(d.n, i);
+        lt_model_ends(to, NULL, &ends);
+        assert_true(lt_ends_has(&ends, 11) == (i == 0) && lt_ends_has(&ends, 3) == (i == 1));
+        lt_model_close(to);
+    }
+    lt_model_close(from);
+    lt_model_close(none);
+    remove_folder(folder);
+    remove_folder(plain);
+}
+
 /* ---- Where a text begins and ends ---- */
 
 /* The golden llama3: 64 ids, a context of 64 tokens, texts begin with id 1, which is B. */
@@ -407,6 +430,7 @@ int main(void) {
         cmocka_unit_test(draws_as_the_file_says),
         cmocka_unit_test(nothing_is_lost),
         cmocka_unit_test(the_file_is_made_of_the_spec),
+        cmocka_unit_test(settings_are_copied),
         cmocka_unit_test(lengths_are_kept),
         cmocka_unit_test(texts_begin_with_bos),
         cmocka_unit_test(turns_share_their_beginning),

@@ -107,6 +107,29 @@ static void texts_are_those_of_transformers(void **state) {
     lt_model_close(m);
 }
 
+/* Where no token ends a text, each beam gets one in each step but the last, whose tokens only end
+ * texts. */
+static void tokens_are_counted(void **state) {
+    static answer a;
+    lt_request r = searches[3].r;
+    lt_engine_stats stats;
+    lt_model *m = NULL;
+    lt_engine *e;
+    (void)state;
+    must(lt_model_open(&m, MODEL, NULL), MODEL);
+    e = open_engine(m, 0, 64, false);
+    r.n_stop_ids = 0;
+    send(e, &r, &a);
+    receive_all(e, 1, 0);
+    lt_engine_get_stats(e, &stats);
+    assert_int_equal(stats.new_tokens, r.n_choices * (r.max_tokens - 1));
+    for (int64_t i = 0; i < r.n_choices; i++) {
+        assert_int_equal(a.choices[i].n, r.max_tokens);
+    }
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
 /* All at once, twice, beside drawn texts, with few places and hardly more pages than the widest
  * search needs: beams are preempted and wait for each other. The bits are those of one alone. */
 static void searches_share_a_small_pool(void **state) {
@@ -285,6 +308,7 @@ static void what_cannot_be_combined_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_are_those_of_transformers),
+        cmocka_unit_test(tokens_are_counted),
         cmocka_unit_test(searches_share_a_small_pool),
         cmocka_unit_test(searches_do_not_block_each_other),
         cmocka_unit_test(a_cancelled_search_leaves_nothing),

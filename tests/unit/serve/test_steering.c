@@ -171,6 +171,10 @@ static void faults_are_told(void **state) {
     } files[] = {{"direction.2", 32, 1, LT_ERR_FORMAT, "N from 0 to 1"},
                  {"direction.0", 31, 1, LT_ERR_FORMAT, "31 numbers"},
                  {"direction.x", 32, 1, LT_ERR_FORMAT, "direction.x"},
+                 {"direction.1x", 32, 1, LT_ERR_FORMAT, "direction.1x"},
+                 {"direction.", 32, 1, LT_ERR_FORMAT, "direction."},
+                 {"direction.-1", 32, 1, LT_ERR_FORMAT, "direction.-1"},
+                 {"directions.1", 32, 1, LT_ERR_FORMAT, "directions.1"},
                  {"direction.0", 32, INFINITY, LT_ERR_FORMAT, "not finite"}};
     static const struct {
         const char *what, *words;
