@@ -377,7 +377,7 @@ life() {
     [ "$(status_of "http://127.0.0.1:$port/v1/models/org%2Fa%20model:%c3%A9%20%41%4%")" = 404 ]
     say "and another's" $? "$(cat "$dir/out")"
     stop
-    start --api-key one,two --max-waiting 2 --max-running 1 --drain-s 80
+    start --api-key one,two --max-waiting 2 --max-running 1 --drain-s $((80 * ${DEADLINE_FACTOR:-1}))
     code=$(status_of "http://127.0.0.1:$port/health")
     [ "$code" = 503 ] || [ "$code" = 200 ]
     say "/health answers from the start ($code)" $?
@@ -392,7 +392,7 @@ life() {
     [ "$(status_of -H 'Authorization: Bearer onetwo' "http://127.0.0.1:$port/v1/models")" = 401 ]
     say "a wrong key: 401" $?
     # One request of 6 samples keeps the only place busy for half a second or more, five wait: the queue is full, however slow the machine.
-    curl -s -m 90 -o "$dir/full" -H 'Authorization: Bearer one' "http://127.0.0.1:$port/v1/completions" \
+    curl -s -m $((90 * ${DEADLINE_FACTOR:-1})) -o "$dir/full" -H 'Authorization: Bearer one' "http://127.0.0.1:$port/v1/completions" \
         -d '{"prompt":"Once","max_tokens":300,"n":6,"ignore_eos":true}' &
     long=$!
     for _ in $(seq 3000); do
