@@ -12,7 +12,7 @@
 
 #define FLAG "--lora"
 
-/* The next value; *at begins at 1. NULL: there is none. */
+/* The next value; *at starts at 1. NULL: there is none. */
 static const char *next_value(int argc, char **argv, int *at) {
     const size_t n = sizeof FLAG - 1;
     while (*at < argc && strcmp(argv[*at], "--") != 0) {
@@ -27,7 +27,7 @@ static const char *next_value(int argc, char **argv, int *at) {
     return NULL;
 }
 
-/* One of n bytes. */
+/* Add one of n bytes. */
 static lt_err add(lt_adapter_list *l, const char *text, size_t n) {
     char row[2 * LT_PATH_BYTES], folder[LT_PATH_BYTES], *equals;
     int64_t rank;
@@ -39,8 +39,7 @@ static lt_err add(lt_adapter_list *l, const char *text, size_t n) {
     (void)snprintf(row, sizeof row, "%.*s", (int)n, text);
     equals = strchr(row, '=');
     LT_TRY(lt_cli_bring(folder, equals != NULL ? equals + 1 : row));
-    /* Check now that it is an adapter: a server has already printed its address when it loads
-     * adapters. */
+    /* Check it now, because a server has already printed its address when it loads adapters. */
     if (lt_lora_rank_of(&rank, folder) != LT_OK) {
         return lt_error_prefix(LT_ERR_ARG, "--lora %.*s", (int)n, text);
     }

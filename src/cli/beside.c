@@ -53,14 +53,14 @@ lt_err lt_served_draft(lt_served *s, lt_engine_options *engine, const char *path
     if (!by_model && !by_head && path[0] != '\0') {
         LT_FAIL(LT_ERR_ARG, "--draft %s is for --speculate model and --speculate head", path);
     }
-    s->draft = by_head && path[0] == '\0' ? s->model : path; /* Else the model's own layer. */
+    s->draft = by_head && path[0] == '\0' ? s->model : path; /* Otherwise the model's own layer. */
     s->draft_is_head = by_head;
     engine->draft = by_model ? &s->draft_model : NULL;
     engine->head = by_head ? &s->draft_head : NULL;
     return LT_OK;
 }
 
-/* Does each id that both have stand for the same bytes? */
+/* Check that each id that both have has the same bytes. */
 static lt_err compare(const char *option, const char *path, const lt_tokenizer *own,
                       const lt_tokenizer *other) {
     const lt_tokenizer_info a = lt_tokenizer_describe(own), b = lt_tokenizer_describe(other);
@@ -84,11 +84,11 @@ static lt_err compare(const char *option, const char *path, const lt_tokenizer *
     return LT_OK;
 }
 
-/* A model beside the served one, with its tokenizer. */
+/* Open a model beside the served one, with its tokenizer. */
 static lt_err open_one(lt_served *s, lt_opened *out, const char *option, const char *path,
                        const lt_tokenizer *tokenizer) {
     lt_err err = lt_opened_open(out, path, "", "", s->dtype, s->device, s->threads);
-    if (err != LT_OK && s->tokenizer[0] != '\0') { /* It may have none of its own. */
+    if (err != LT_OK && s->tokenizer[0] != '\0') { /* It may have no tokenizer of its own. */
         err = lt_opened_open(out, path, "", s->tokenizer, s->dtype, s->device, s->threads);
     }
     LT_TRY(err);

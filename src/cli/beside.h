@@ -1,5 +1,5 @@
-/* beside.h: what is loaded beside a model that is served, for the methods of alignment: other
- * models whose logits requests may blend with its own, a reward model, steering vectors. */
+/* beside.h: what is loaded beside a served model for the methods of alignment: other models whose
+ * logits requests may blend with its own, a reward model, steering vectors. */
 #ifndef LT_CLI_BESIDE_H
 #define LT_CLI_BESIDE_H
 
@@ -40,10 +40,9 @@ typedef struct {
     lt_opened_dtype dtype;
     int64_t threads;
     lt_beside beside;
-    lt_opened opened, reward_opened,
-        draft_opened;            /* What the server does not close, once loaded. */
-    const lt_model *draft_model; /* Once loaded: of lt_engine_options. */
-    lt_draft_head *head;         /* Likewise; a constant view for the options. */
+    lt_opened opened, reward_opened, draft_opened; /* Not closed by the server, once loaded. */
+    const lt_model *draft_model;                   /* Once loaded: of lt_engine_options. */
+    lt_draft_head *head;                           /* Likewise; a constant view for the options. */
     const lt_draft_head *draft_head;
 } lt_served;
 
@@ -76,7 +75,7 @@ typedef struct {
 LT_MUST_USE lt_err lt_served_read(lt_served *s, const char *second);
 
 /* Set the engine's draft model or draft head, which lt_served_load opens. ARG: --draft is given
- * without --speculate model or head, or the other way round. */
+ * without --speculate model or head, or the reverse. */
 LT_MUST_USE lt_err lt_served_draft(lt_served *s, lt_engine_options *engine, const char *path);
 
 /* load, load_reward and unload of lt_server_options; served: an lt_served. UNSUPPORTED: a model

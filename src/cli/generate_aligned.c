@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/json.h"
 
-/* The options that are fields of a request, too: the request's have '_'. */
+/* The options that are also fields of a request, where their names have '_'. */
 static const char *const sampling[] = {"temperature",
                                        "top-k",
                                        "top-p",

@@ -9,7 +9,7 @@
 typedef struct {
     lt_served served;
     const char *prompt, *align, *logit_bias; /* align: JSON, the field "alignment". */
-    lt_engine_options engine;                /* Only its drafts count. */
+    lt_engine_options engine;                /* Only its draft options have an effect. */
     int64_t max_tokens;
     bool ignore_eos, keep_special, own_defaults, echo, stats, json;
     /* The options of sampling: rows of this table for the struct obj, which was parsed from the
@@ -21,7 +21,7 @@ typedef struct {
     char **argv;
 } lt_generate_aligned;
 
-/* Print the answer's text; json: the server's answer, whole. */
+/* Print the answer's text; json: print the server's whole answer. */
 LT_MUST_USE lt_err lt_generate_aligned_run(lt_generate_aligned *g);
 
 #endif

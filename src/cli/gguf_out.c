@@ -26,7 +26,7 @@ lt_err lt_cli_check_new(const char *to) {
     return LT_OK;
 }
 
-/* Does the model have a tokenizer that GGUF can hold? */
+/* Whether the model has a tokenizer that GGUF can hold. */
 static lt_err has_own(bool *yes, const char *model_path) {
     char path[LT_PATH_BYTES];
     *yes = lt_path_has_suffix(model_path, ".gguf");

@@ -73,7 +73,7 @@ static void prepare_openmp(char **argv) {
     }
 }
 
-/* `whole` is the command line as it was given, for a second start. */
+/* `whole` is the original command line, for a second start. */
 static int run(int argc, char **argv, char **whole) {
     static char help[] = "--help";
 
@@ -95,7 +95,8 @@ static int run(int argc, char **argv, char **whole) {
     }
     for (size_t i = 0; i < lt_n_verbs; i++) {
         if (strcmp(argv[1], lt_verbs[i].name) == 0) {
-            if (strcmp(argv[1], "launch") != 0) { /* Its ranks do, with their share. */
+            /* The launcher does not do it, but its ranks do, with their share. */
+            if (strcmp(argv[1], "launch") != 0) {
                 prepare_openmp(whole);
             }
             return lt_verbs[i].run(argc - 1, argv + 1);
@@ -104,7 +105,7 @@ static int run(int argc, char **argv, char **whole) {
     return unknown_verb(argv[1]);
 }
 
-/* If output did not reach its file (a full disk, a closed descriptor), the verb has failed. */
+/* If output did not reach its file (full disk, closed descriptor), the verb has failed. */
 int main(int argc, char **argv) {
     int skip = 0, status;
     bool flushed;

@@ -72,10 +72,10 @@ lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device *device) {
 
 /* A tokenizer is read in parallel with the weights, which take longer. */
 typedef struct {
-    const char *model_path, *path; /* path "": it is in the model's file or folder. */
+    const char *model_path, *path; /* path "": the tokenizer is in the model's file or folder. */
     lt_tokenizer *tokenizer;
     lt_failure failure;
-    bool apart; /* It is read by another thread. */
+    bool apart; /* Another thread reads it. */
     pthread_t thread;
 } reading;
 
@@ -107,7 +107,7 @@ static lt_err read_end(reading *r) {
     return lt_failure_raise(&r->failure);
 }
 
-/* The model that adapters name. */
+/* The model that the adapters name. */
 static lt_err find_base(char base[LT_PATH_BYTES], const char *adapters) {
     char *named = NULL;
     lt_err err;
@@ -163,7 +163,7 @@ static lt_err choose_options(lt_model_options *options, const lt_opened *o, cons
     return LT_OK;
 }
 
-/* Open the model that adapters name, or base if it is not "", and the adapters beside it. */
+/* Open the model that the adapters name, or base if it is not "", and the adapters beside it. */
 static lt_err open_adapted(lt_opened *o, const char *adapters, const char *base,
                            lt_opened_dtype dtype) {
     char named[LT_PATH_BYTES];
@@ -178,7 +178,7 @@ static lt_err open_adapted(lt_opened *o, const char *adapters, const char *base,
     return lt_opened_adapters(&o->adapters, o->model, adapters, false);
 }
 
-/* Do the adapters have their own tokenizer, and so their own template? Adapters in a GGUF have
+/* Whether the adapters have their own tokenizer, and so their own template. Adapters in a GGUF have
  * none. */
 static lt_err has_tokenizer(bool *out, const char *adapters) {
     char path[LT_PATH_BYTES];
@@ -243,7 +243,8 @@ lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *lora,
     options.load_async = true;
     err = adapters[0] != '\0' ? open_adapted(&o, adapters, base, dtype)
                               : lt_model_open(&o.model, o.path, &options);
-    lt_failure_keep(&failure, err); /* Reported before a failure of the tokenizer in its file. */
+    /* Reported before a failure of the tokenizer in the same file. */
+    lt_failure_keep(&failure, err);
     tokenizer_err = read_end(&r);
     o.tokenizer = r.tokenizer;
     LT_TRY_DONE(lt_failure_raise(&failure));
@@ -369,7 +370,7 @@ double lt_generate_rate(const lt_generate_stats *st) {
 
 int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens) {
     const int64_t want = (int64_t)prompt_bytes + max_tokens + 2,
-                  /* BOS and a reserve of one. */
+                  /* BOS, and one token in reserve. */
         most = lt_model_spec_context(lt_model_get_spec(m));
     return want < most ? want : most;
 }

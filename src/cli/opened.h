@@ -10,7 +10,7 @@
 #include "lateen/tokenizer.h"
 
 typedef struct {
-    lt_device *device; /* The model's. */
+    lt_device *device; /* Device of the model. */
     lt_model *model;
     struct lt_lora *adapters; /* Adapters beside the model; NULL: none. */
     lt_tokenizer *tokenizer;
@@ -22,7 +22,7 @@ typedef struct {
  * activations are BF16. */
 typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16 } lt_opened_dtype;
 
-/* What a model that comes with Lateen does best (models/README.md). */
+/* The task for which a model that comes with Lateen is best (models/README.md). */
 typedef enum { LT_DEFAULT_WRITES, LT_DEFAULT_TALKS } lt_default_use;
 
 /* The model that comes with Lateen for this use, or another one if that is missing: a GGUF in
@@ -43,8 +43,8 @@ LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path, const 
 LT_MUST_USE lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *lora,
                                    const char *tokenizer_path, lt_opened_dtype dtype,
                                    const char *device, int64_t threads);
-/* The same for a server, which closes the model and the tokenizer itself. *out holds the rest;
- * close it with lt_opened_close after the server. */
+/* The same for a server, which closes the model and the tokenizer itself. *out has the rest; close
+ * it with lt_opened_close after the server. */
 LT_MUST_USE lt_err lt_opened_give(lt_opened *out, lt_model **model, lt_tokenizer **tokenizer,
                                   const char *model_path, const char *lora,
                                   const char *tokenizer_path, lt_opened_dtype dtype,
@@ -65,7 +65,7 @@ lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device *device);
 #define LT_OPENED_TYPES_BYTES 160
 void lt_opened_types(const lt_model *m, char out[LT_OPENED_TYPES_BYTES], bool *blocks);
 
-/* Tokens a second after the first one; 0 where there is no second. */
+/* Tokens per second after the first one; 0 if there is no second. */
 double lt_generate_rate(const lt_generate_stats *st);
 /* Tokens that a session needs for a prompt of prompt_bytes (a token has at least a byte) and
  * max_tokens more; at most the model's longest sequence. */
@@ -77,12 +77,12 @@ int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tok
 LT_MUST_USE lt_err lt_opened_defaults(const lt_model *m, const lt_option_table *t, void *obj,
                                       int argc, char **argv);
 
-/* A prompt from a file, or from standard input when path is "-". Free with lt_prompt_free. */
+/* A prompt from a file, or from standard input if path is "-". Free with lt_prompt_free. */
 LT_MUST_USE lt_err lt_prompt_read(char **out, const char *path);
 void lt_prompt_free(char *prompt);
 
-/* --logit-bias: "ID=BIAS,ID=BIAS" into s->bias, which the caller frees as *owned. ARG: what is
- * wrong with which entry. */
+/* --logit-bias: "ID=BIAS,ID=BIAS" into s->bias, which the caller frees as *owned. ARG names the
+ * entry and the error. */
 LT_MUST_USE lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const char *text);
 
 /* Types of keys and values; the last four are names that vLLM and llama.cpp use for some of
@@ -96,7 +96,7 @@ LT_MUST_USE lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const cha
 #define LT_OPENED_CACHE_PART(choice, both)                                                         \
     ((choice) == 0 ? LT_OPENED_CACHE_DTYPE(both) : LT_OPENED_CACHE_DTYPE((choice)-1))
 
-/* The options that all of them share. */
+/* The options that all these verbs share. */
 #define LT_OPENED_OPTIONS(X)                                                                       \
     LT_OPENED_MODEL_OPTIONS(X)                                                                     \
     X(ENUM, dtype, "dtype", "stored", 0, 0, "stored|fp32|bf16", LT_OPENED_DTYPE_HELP)

@@ -1,4 +1,4 @@
-/* read_lines.h: lists of numbers and files of lines, as several verbs read them. */
+/* read_lines.h: reads lists of numbers and files of lines for several verbs. */
 #ifndef LT_CLI_READ_LINES_H
 #define LT_CLI_READ_LINES_H
 
@@ -9,10 +9,10 @@
 #include "lateen/base.h"
 
 /* Read the first number of a list such as "1,4,16" and move *list past it and its comma. False: the
- * list does not begin with a whole number, and stays where it is. */
+ * list does not begin with an integer, and *list is unchanged. */
 bool lt_cli_next_number(const char **list, long long *out);
 
-/* Called with a line, which ended with '\n' or with the file. where: "NAME, line N", for
+/* Called with a line, which ended with '\n' or at the end of the file. where: "NAME, line N", for
  * messages. */
 typedef lt_err (*lt_cli_line_fn)(void *ctx, const char *where, const char *text, size_t n);
 

@@ -13,7 +13,7 @@
 static const lt_option option_rows[] = {SERVE_MODEL_OPTIONS(LT_OPTION_ROW)};
 static const lt_option_table table = LT_OPTION_TABLE("a model of --models", option_rows);
 
-/* The row of that name, which is added when it is not there yet. */
+/* The row of that name, which is added if it does not exist. */
 static lt_err find_or_add(lt_serve_models *m, lt_serve_model **out, const char *name, size_t n,
                           const lt_serve_model_options *defaults, const char *origin) {
     lt_serve_model *rows;
@@ -38,7 +38,7 @@ static lt_err find_or_add(lt_serve_models *m, lt_serve_model **out, const char *
     return LT_OK;
 }
 
-/* NAME.OPTION: options have no dots, names may. */
+/* NAME.OPTION: options have no dots, but names may. */
 static lt_err read_entry(lt_serve_models *m, const lt_yaml_entry *e, const char *path,
                          const lt_serve_model_options *defaults) {
     const char *dot = strrchr(e->key, '.');
@@ -142,7 +142,7 @@ lt_err lt_serve_model_row(lt_serve_model *row, const lt_engine_options *engine,
                               .device = o->device,
                               .dtype = (lt_opened_dtype)o->dtype,
                               .threads = o->threads};
-    m.engine.n_beside = 0; /* --second is for MODEL. */
+    m.engine.n_beside = 0; /* --second only applies to MODEL. */
     m.engine.max_running = o->max_running;
     m.engine.max_seq = o->context;
     m.engine.cache_bytes = o->cache_bytes;

@@ -46,14 +46,14 @@ typedef struct {
     size_t n;
 } lt_serve_models;
 
-/* Read the option's text. An option that a row lacks gets its value from defaults. Free with
+/* Read the option's text. An option that a row does not give has its value in `defaults`. Free with
  * lt_serve_models_free. */
 LT_MUST_USE lt_err lt_serve_models_read(lt_serve_models *out, const char *text,
                                         const lt_serve_model_options *defaults);
 void lt_serve_models_free(lt_serve_models *m);
 
-/* Fill *out, for the server, from the row, and the rest of the engine's options from `engine`, but
- * without its draft model: a row has only its own. The row must outlive *out. */
+/* Fill *out, for the server, from the row, and the rest of the engine's options from `engine`,
+ * except its draft model: a row has only its own. The row must outlive *out. */
 LT_MUST_USE lt_err lt_serve_model_row(lt_serve_model *row, const lt_engine_options *engine,
                                       lt_server_model *out);
 

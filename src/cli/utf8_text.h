@@ -16,7 +16,7 @@
       "text that is not UTF-8: replace each such part by U+FFFD and report how many there were, "  \
       "or refuse it")
 
-/* Counts of what was replaced in a stream of texts. */
+/* Counts of replacements in a stream of texts. */
 typedef struct {
     uint64_t parts, lone, texts; /* lone: the parts that were lone surrogate escapes. */
     uint64_t line;               /* Position of the first part: line of its text, and byte in it. */

@@ -59,7 +59,7 @@ bool lt_verb_parse(const lt_option_table *t, void *obj, int argc, char **argv, c
     return true;
 }
 
-/* The default as lt_option_text writes it: "4GiB" is a number of bytes there. */
+/* The default in the form of lt_option_text, where "4GiB" is a number of bytes. */
 static void default_text(const lt_option *row, char *out, size_t out_bytes) {
     union {
         int64_t whole;

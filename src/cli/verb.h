@@ -18,13 +18,14 @@
 #define LT_EXIT_INTERRUPTED 75
 #define LT_EXIT_LOST        76 /* Another rank of the run failed. */
 #define LT_EXIT_REPLACED    77 /* EX_NOPERM: a later attempt has taken the run folder. */
-#define LT_EXIT_CORRUPT     78 /* Ranks do not hold the same bits; sysexits.h has no such status. */
+/* Ranks do not hold the same bits; sysexits.h has no status for this. */
+#define LT_EXIT_CORRUPT 78
 
 typedef struct {
     const char *name;
     const char *summary;               /* One line of `lateen --help`. */
     int (*run)(int argc, char **argv); /* argv[0] is the verb's name. */
-    /* For shell completion; NULL when the verb has sub-verbs only. */
+    /* For shell completion; NULL if the verb has only sub-verbs. */
     const lt_option_table *options;
 } lt_verb;
 
@@ -46,8 +47,8 @@ bool lt_verb_parse(const lt_option_table *t, void *obj, int argc, char **argv, c
 /* An option of a verb that has an effect only together with others. */
 typedef struct {
     const char *name;
-    bool used;         /* The options that were given make something read it. */
-    const char *needs; /* What would, for the message. */
+    bool used;         /* The given options make something read it. */
+    const char *needs; /* What would make it effective, for the message. */
 } lt_verb_use;
 
 /* ARG: an option that would have no effect does not have its default value. The message names the

@@ -48,7 +48,7 @@ typedef struct {
     lt_session *session;
     lt_chat_template *template;
     json_t *messages; /* The conversation. */
-    lt_text mended;   /* A message that was not UTF-8. */
+    lt_text mended;   /* Room for a message that was not UTF-8. */
     char *said;       /* The last answer; owned. */
     size_t said_bytes;
     lt_ids tokens; /* Tokens of the conversation: those that the session holds, and perhaps more. */
@@ -200,7 +200,7 @@ static lt_err on_line(chat *c, char *line, bool *over) {
         return begin(c, line + 8);
     }
     err = answer(c, line);
-    /* The conversation has outgrown the context: say so and begin again. */
+    /* The conversation has outgrown the context: report it and begin again. */
     if (err == LT_ERR_LIMIT) {
         fprintf(stderr, "lateen: %s; the conversation is forgotten (--context gives more room)\n",
                 lt_error_message());

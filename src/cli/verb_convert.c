@@ -37,7 +37,8 @@ typedef struct {
 static const lt_option rows[] = {CONVERT_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_convert_options = LT_OPTION_TABLE("convert", rows);
 
-/* Other formats are converted by way of GGUF metadata, to which each supported format converts. */
+/* Other formats are converted through GGUF metadata, to which each supported format can be
+ * converted. */
 static lt_err by_gguf(const char *tokenizer, const char *to, int64_t n_ids) {
     char path[LT_PATH_BYTES];
     lt_gguf_out *o = NULL;
@@ -77,7 +78,7 @@ static lt_err bring_tokenizer(const char *model, const char *option, const lt_as
     return err;
 }
 
-/* The model that adapters name, or that is given for them; free it. */
+/* The model that the adapters name, or that is given for them; free it. */
 static lt_err base_of(char **out, const char *adapters, const char *given) {
     char *named = NULL;
     if (given[0] != '\0') {
@@ -101,7 +102,7 @@ static lt_err base_of(char **out, const char *adapters, const char *given) {
     return LT_OK;
 }
 
-/* The base with the adapters' product added to its weights. */
+/* The base with the product of the adapters added to its weights. */
 static lt_err open_merged(lt_model **out, const char *adapters, const char *base) {
     lt_err err = LT_OK;
     lt_lora *l = NULL;
@@ -138,7 +139,7 @@ static lt_err no_adapters(const char *option, const char *path) {
     LT_FAIL(LT_ERR_ARG, "%s: %s holds no adapters", option, path);
 }
 
-/* Convert adapters to adapters. Their model gives names and shapes; its weights are not read. */
+/* Convert adapters to adapters. Their model provides names and shapes; its weights are not read. */
 static lt_err write_adapters(const char *from, const char *given, const char *to) {
     const lt_model_options options = {.stored = true, .decoded = true};
     lt_err err = LT_OK;
@@ -169,7 +170,7 @@ done:
     return err;
 }
 
-/* *owner: whose tokenizer it is, where none is given; free it. */
+/* owner: the model whose tokenizer is used if none is given; free it. */
 static lt_err open_source(lt_model **out, char **owner, const char *from, const char *base) {
     char path[LT_PATH_BYTES];
     if (!holds_adapters(from)) {
@@ -185,7 +186,7 @@ static lt_err open_source(lt_model **out, char **owner, const char *from, const 
     LT_TRY(open_merged(out, from, *owner));
     LT_TRY(lt_path_join(path, from, "tokenizer.json"));
     if (lt_lora_is_folder(from) &&
-        lt_file_exists(path)) { /* With the template that the adapters learnt. */
+        lt_file_exists(path)) { /* With the template with which the adapters were trained. */
         free(*owner);
         *owner = strdup(from);
         LT_TRY(*owner != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "name of a model"));
@@ -193,7 +194,7 @@ static lt_err open_source(lt_model **out, char **owner, const char *from, const 
     return LT_OK;
 }
 
-/* A folder under a file's name would look like that file. */
+/* A folder with a file's name would look like that file. */
 static lt_err check_folder_name(const char *to) {
     static const char *const files[] = {".safetensors", ".bin",  ".pt",   ".pth",
                                         ".onnx",        ".json", ".ggml", ".GGUF"};

@@ -137,7 +137,8 @@ static json_t *gpus_json(char *why_none, size_t why_bytes, bool measure) {
     return all;
 }
 
-/* One case of an op on a device: the implementation that serves it, and why the others refused. */
+/* One case of an op on a device: the implementation that serves it, and the reasons of the
+ * others. */
 static json_t *choice_json(const lt_device *device, const lt_op_cases *o, const lt_case *c,
                            lt_dtype dtype) {
     static lt_setup s;

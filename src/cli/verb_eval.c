@@ -84,7 +84,7 @@ static void set_number(json_t *o, const char *key, double x) {
     }
 }
 
-/* The types in which it was computed. */
+/* The types with which it was computed. */
 typedef struct {
     const char *name; /* As named by --dtype. */
     char types[LT_OPENED_TYPES_BYTES];
@@ -204,7 +204,7 @@ static lt_err read_k(lt_generative_options *how, const char *text) {
     return LT_OK;
 }
 
-/* Options that would have no effect on other tasks. */
+/* Whether there are options that have no effect on other tasks. */
 static bool has_sample_options(const eval_options *o) {
     return o->samples != 1 || strcmp(o->k, "1") != 0;
 }
@@ -261,7 +261,7 @@ static lt_err run_generative(const eval_options *o, const char **files, int n_fi
     return lt_eval_generative(how, &served, o->align, o->request, o->json);
 }
 
-/* An option of the other tasks would have no effect. */
+/* Refuse options of the other tasks, which would have no effect. */
 static lt_err check_plain(const eval_options *o) {
     if (o->examples[0] != '\0' || o->responses[0] != '\0' || o->outputs[0] != '\0' ||
         o->nltk[0] != '\0' || o->chat || o->max_tokens != 0 || o->max_running != 64 ||

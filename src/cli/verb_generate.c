@@ -61,7 +61,7 @@ static lt_generate_options how(const generate_options *o) {
     return g;
 }
 
-/* By the server's code, which also reads what stands beside the model. */
+/* Uses the server's code, which also loads what is beside the model. */
 static lt_err run_aligned(generate_options *o, const char *prompt, int argc, char **argv) {
     generate_options own;
     char found[LT_PATH_BYTES];

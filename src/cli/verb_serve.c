@@ -191,11 +191,11 @@ typedef struct {
     const char *model;
     lt_served served;
     lt_serve_models others;  /* --models */
-    lt_server_model *models; /* With this one first, where MODEL is given. */
+    lt_server_model *models; /* MODEL comes first, if it is given. */
 } job;
 
 /* Add the keys of a comma-separated list or of a file's lines, splitting the text in place.
- * models=NAME,... behind a key names the models that it may use. */
+ * models=NAME,... after a key names the models that it may use. */
 static lt_err add_keys(lt_server_options *s, char *text, const char *between) {
     char *rest = NULL;
     for (char *key = strtok_r(text, between, &rest); key != NULL;
@@ -212,8 +212,8 @@ static lt_err add_keys(lt_server_options *s, char *text, const char *between) {
     return LT_OK;
 }
 
-/* Was the option given with an empty value, e.g. from an unset variable of a script? The value
- * alone does not tell, since its default is empty, too. */
+/* Whether the option was given with an empty value, e.g. from an unset variable in a script. The
+ * value alone does not show this, since its default is empty, too. */
 static bool given_empty(int argc, char **argv, const char *flag) {
     const size_t n = strlen(flag);
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -226,7 +226,7 @@ static bool given_empty(int argc, char **argv, const char *flag) {
     return false;
 }
 
-/* An option for keys that names none is refused, because the server would be open to everyone. */
+/* An option for keys that gives none is refused, because the server would be open to everyone. */
 static lt_err read_keys(lt_server_options *s, serve_options *o, char **file, int argc,
                         char **argv) {
     const char *variable = getenv("LATEEN_API_KEY");
@@ -326,7 +326,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->engine.draft_branches = o->draft_branches;
 }
 
-/* Options of --models that a row does not give are those of the command line. */
+/* Options that a row of --models does not give are those of the command line. */
 static lt_err read_models(job *j, lt_server_options *s) {
     const serve_options *o = j->o;
     lt_serve_model_options defaults = {.dtype = o->dtype,
@@ -340,7 +340,7 @@ static lt_err read_models(job *j, lt_server_options *s) {
                                        .think_budget = o->think_budget,
                                        .idle_s = o->models_idle_s};
     memcpy(defaults.device, o->device, sizeof defaults.device);
-    if (j->model[0] == '\0') { /* Else they are MODEL's. */
+    if (j->model[0] == '\0') { /* Otherwise they are MODEL's. */
         memcpy(defaults.tokenizer, o->tokenizer, sizeof defaults.tokenizer);
         memcpy(defaults.chat_template, o->chat_template, sizeof defaults.chat_template);
     }
@@ -377,7 +377,7 @@ static lt_err read_models(job *j, lt_server_options *s) {
     return LT_OK;
 }
 
-/* Options that were changed and would have no effect. */
+/* Refuse changed options that would have no effect. */
 static lt_err check_idle(const serve_options *o) {
     const bool tunes = o->fine_tuning[0] != '\0', keeps = o->state[0] != '\0' || tunes;
     const lt_verb_use uses[] = {
@@ -425,7 +425,7 @@ static lt_err describe(bool openapi) {
     return LT_OK;
 }
 
-/* Only now, so that a missing or refused model never seems to be served. */
+/* Printed only now, so that a missing or refused model never seems to be served. */
 static void print_url(void *ctx, lt_server *s) {
     char url[300];
     (void)ctx;

@@ -59,7 +59,7 @@ typedef struct {
     lt_queue *queue;
     float *src, *dst;        /* (max_bytes / 4) each */
     int64_t *sends;          /* (n) */
-    int64_t count;           /* Elements of the larger buffer; a multiple of n. */
+    int64_t count;           /* Number of elements of the larger buffer; a multiple of n. */
     lt_comm_work work, sent; /* The last call; its send, if it is a ring. */
 } job;
 
@@ -86,7 +86,7 @@ static lt_err run_all_to_all(job *j) {
     return lt_all_to_all(j->w->group, j->dst, j->sends, j->src, j->sends, LT_F32, &j->work);
 }
 
-/* Send to the next member of the ring and receive from the one before. */
+/* Send to the next member of the ring and receive from the previous one. */
 static lt_err run_ring(job *j) {
     const int n = lt_group_size(j->w->group), own = lt_group_rank(j->w->group);
     LT_TRY(lt_send(j->w->group, (own + 1) % n, j->src, j->count, LT_F32, &j->sent));
@@ -141,7 +141,7 @@ static lt_err time_calls(job *j, size_t verb, double *took) {
     return lt_all_reduce(j->host, took, took, 1, LT_F64, LT_REDUCE_MAX, NULL);
 }
 
-/* For each world the median over the rounds of the slowest rank's time. times: (worlds, rounds) */
+/* For each world, the median over rounds of the slowest rank's time. times: (worlds, rounds) */
 static lt_err measure(job *j, size_t verb, const world *worlds, int n_worlds, int64_t rounds,
                       double *times, double *seconds) {
     for (int64_t i = -1; i < rounds; i++) { /* The first round is a warm-up. */
@@ -196,7 +196,7 @@ static void print_row(const comm_options *o, const world *w, size_t verb, int64_
            seconds * 1e6, gbps, gbps * share);
 }
 
-/* Buffers of `most` elements: src full of `value`, dst of zeros. */
+/* Open buffers of `most` elements: src filled with `value`, dst with zeros. */
 static lt_err buffers_open(job *j, int64_t most, float value) {
     const size_t bytes = (size_t)most * sizeof value;
     float *src = malloc(bytes);

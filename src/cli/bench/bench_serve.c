@@ -30,7 +30,7 @@
 #include "data/text_reader.h"
 #include "serve/load.h"
 
-#define MAX_BLOCKS 512 /* Blocks have 512 tokens: prompts of at most 262,144. */
+#define MAX_BLOCKS 512 /* Blocks have 512 tokens, so prompts have at most 262,144. */
 
 #define BENCH_SERVE_OPTIONS(X)                                                                     \
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE", "with MODEL: its tokenizer")                  \

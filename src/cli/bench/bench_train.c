@@ -99,7 +99,7 @@ static void close_bench(bench *b) {
     lt_device_close(b->device);
 }
 
-/* The least time of an op on the GPU that the options describe. */
+/* The minimum time of an op on the GPU that the options describe. */
 static double bound_s(const bench *b, const lt_pass_op_time *t) {
     const double compute = t->flops / (b->o->peak_tflops * 1e12),
                  memory = t->bytes / (b->o->peak_gbps * 1e9);
@@ -295,7 +295,7 @@ done:
 
 /* ---- A mesh of ranks ---- */
 
-/* What --mesh does not go with. */
+/* Refuse options that do not work with --mesh. */
 static lt_err check_mesh(const bench_train_options *o) {
     const struct {
         const char *name;

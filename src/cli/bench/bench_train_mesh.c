@@ -64,7 +64,7 @@ static lt_err set_number(lt_recipe *r, const char *name, int64_t value) {
     return set(r, name, text);
 }
 
-/* What both runs have in common. */
+/* The part that both runs share. */
 static lt_err make_recipe(const bench *b, lt_recipe *r, const char *name, int64_t batch,
                           int64_t seq, int threads) {
     static const char *const plain[][2] = {
@@ -109,7 +109,7 @@ static lt_err prepare(bench *b, lt_bench_mesh_result *out) {
                 w->mesh);
     }
     LT_TRY(lt_mesh_check(&mesh, b->ranks));
-    LT_TRY(lt_layout_open(&layout, &spec, &mesh, 0)); /* Can it divide the model? */
+    LT_TRY(lt_layout_open(&layout, &spec, &mesh, 0)); /* Check that it can divide the model. */
     out->ranks = b->ranks;
     out->threads = w->threads > 0 ? w->threads : lt_thread_count() / b->ranks;
     out->threads = out->threads > 0 ? out->threads : 1;
@@ -190,7 +190,7 @@ static lt_err rank_main(lt_comm *c, void *of) {
         err = err == LT_OK ? take_steps(t, WARM_STEPS, &seconds, &exposed) : err;
         err = err == LT_OK ? rank_turns(b, t, &turns) : err;
         lt_failure_keep(&failure, err);
-        lt_world_close(&world, err); /* Others that wait for this rank fail at once. */
+        lt_world_close(&world, err); /* Other ranks that wait for this one fail at once. */
         lt_training_close(t);
     } else {
         lt_failure_keep(&failure, err);
@@ -211,7 +211,7 @@ static void *mesh_main(void *of) {
     return NULL;
 }
 
-/* The one rank, and when the mesh has its turns. */
+/* The single rank measures its turns, and sets when the mesh has its own. */
 static lt_err take_turns(bench *b, lt_training *one) {
     lt_err err = LT_OK;
     double unused;

@@ -14,18 +14,18 @@
 typedef struct {
     int shape; /* Index into LT_TRAIN_SHAPES. */
     bool bf16;
-    int64_t batch, seq; /* A step of the one rank; 0: the shape's own. */
+    int64_t batch, seq; /* Of a step of the single rank; 0: the shape's own. */
     const char *mesh;   /* "dp=2,tp=2" */
     int64_t zero;
-    int64_t steps, rounds; /* Steps of a turn; turns of the mesh and of the one rank. */
+    int64_t steps, rounds; /* Steps per turn; turns of the mesh and of the single rank. */
     int threads;           /* Threads of a rank; 0: the cores divided by the ranks. */
 } lt_bench_mesh_case;
 
 typedef struct {
     int ranks, threads;
-    int64_t batch, seq; /* A step of the mesh. */
+    int64_t batch, seq; /* Of a step of the mesh. */
     double step_s, tokens_per_s, one_step_s, one_tokens_per_s;
-    /* Seconds that a step of the rank that waited longest waits for messages. */
+    /* Seconds per step that the rank with the longest wait waits for messages. */
     double exposed_s;
 } lt_bench_mesh_result;
 

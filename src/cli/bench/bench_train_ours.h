@@ -13,14 +13,15 @@
 typedef struct {
     int shape; /* Index into LT_TRAIN_SHAPES. */
     bool bf16;
-    lt_device *device;  /* The caller's. */
+    lt_device *device;  /* Belongs to the caller. */
     int64_t batch, seq; /* 0: the shape's own for the device. */
     lt_recompute recompute;
     lt_fp8_recipe fp8;
     bool fp8_wgrad;
     lt_optim_kind optim;
     bool bf16_moments;
-    int64_t lora_rank; /* Rank of the adapters of all linear layers, which alone learn; 0: none. */
+    /* Rank of the adapters of all linear layers, which alone are trained; 0: none. */
+    int64_t lora_rank;
 } lt_train_case;
 
 typedef struct {
@@ -28,7 +29,7 @@ typedef struct {
     const char *name;
     lt_recipe recipe;
     lt_model *model;
-    lt_lora *lora; /* NULL: the model learns. */
+    lt_lora *lora; /* NULL: the model is trained. */
     lt_pass *pass;
     lt_optimiser optimiser;
     int32_t *tokens, *labels;

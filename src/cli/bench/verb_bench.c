@@ -39,7 +39,7 @@ typedef struct {
 static const lt_option rows[] = {BENCH_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_bench_options = LT_OPTION_TABLE("bench", rows);
 
-/* Parts with options of their own. */
+/* Parts with their own options. */
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);

@@ -46,7 +46,7 @@ static lt_err tune_layer(lt_device *device, const lt_model_spec *spec, lt_param_
     lt_gemm_product p;
 
     if (lt_param_shape(spec, kind, 0, shape) != 2) {
-        return LT_OK; /* Absent, or experts, whose products have a kernel of their own. */
+        return LT_OK; /* Absent, or experts, whose products have a separate kernel. */
     }
     const int64_t n = shape[0], k = shape[1];
     const bool head = kind == LT_PARAM_HEAD || kind == LT_PARAM_EMBED;

@@ -43,7 +43,7 @@ static const char prose[] =
 /* Sums over problems. A problem with fewer than k answers does not count in the columns for k. */
 typedef struct {
     char name[64];
-    int64_t order; /* In the table: all, kinds as they come, levels. */
+    int64_t order; /* Row in the table: all, kinds in order of occurrence, levels. */
     int64_t problems, answers, right, found;
     int64_t problems_k[MOST_K];
     double pass[MOST_K], majority[MOST_K];

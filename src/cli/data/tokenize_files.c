@@ -68,7 +68,7 @@ static void show(void *ctx, const lt_tokenize_stats *s) {
                  left = (double)(s->file_bytes_total - s->file_bytes);
     char eta[LT_CLOCK_TEXT_BYTES] = "?";
 
-    if (!p->begun) { /* Tokens of an earlier run do not count in the speed. */
+    if (!p->begun) { /* Tokens of an earlier run do not count towards the speed. */
         p->begun = true;
         p->from_tokens = s->resumed_bytes > 0 ? s->tokens : 0;
     }

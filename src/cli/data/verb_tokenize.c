@@ -148,7 +148,7 @@ static lt_err put_number(lt_text *out, uint32_t v) {
     return lt_text_put(out, digits + at, sizeof digits - (size_t)at);
 }
 
-/* mask: a byte for each id, or NULL. */
+/* mask: one byte per id, or NULL. */
 static lt_err put_ids(lt_text *out, const lt_ids *ids, const unsigned char *mask) {
     LT_TRY(lt_text_put(out, "{\"ids\": [", 9));
     for (size_t i = 0; i < ids->n; i++) {
@@ -318,7 +318,7 @@ static lt_err ids_of_json(const json_t *ids, lt_ids *out) {
     return LT_OK;
 }
 
-/* The ids of a line: [1, 2], {"ids": [1, 2]}, or numbers with blanks or commas between them. */
+/* The ids of a line: [1, 2], {"ids": [1, 2]}, or numbers separated by blanks or commas. */
 static lt_err ids_of_line(const char *line, size_t n, lt_ids *out) {
     size_t at = 0;
     out->n = 0;

@@ -18,8 +18,8 @@
 
 #define MIB 1048576.0
 
-/* The machine of a run: the cluster that is named; else, on GPUs, this machine with GPUs like its
- * first; else CPU ranks of this machine. */
+/* The machine of a run: the named cluster; otherwise, on GPUs, this machine with GPUs like its
+ * first; otherwise CPU ranks of this machine. */
 static lt_err find_machine(lt_auto_machine *m, const lt_recipe *r, const char *cluster,
                            int n_ranks) {
     lt_device_kind kind;
@@ -230,7 +230,7 @@ lt_err lt_plan_predict_layout(const lt_recipe *r) {
     LT_TRY(lt_path_join(path, r->out, LT_LAYOUT_FILE));
     err = r->sites > 1 ? LT_ERR_UNSUPPORTED : predict(r, n_ranks);
     if (err != LT_OK) {
-        unlink(path); /* It would be that of an earlier start. */
+        unlink(path); /* An existing file would be from an earlier start. */
     }
     return err == LT_ERR_IO ? err : LT_OK;
 }
@@ -242,7 +242,7 @@ void lt_plan_withdraw_layout(const lt_recipe *r) {
         lt_path_join(path, r->out, LT_LAYOUT_FILE) == LT_OK &&
         lt_path_join(recipe, r->out, "recipe.yaml") == LT_OK && !lt_file_exists(recipe)) {
         if (unlink(path) == 0) {
-            (void)rmdir(r->out); /* Fails where it holds anything else. */
+            (void)rmdir(r->out); /* Fails if it contains anything else. */
         }
     }
 }

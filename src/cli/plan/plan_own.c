@@ -49,7 +49,7 @@ static lt_err keep_logits(const own_plan *p, lt_pass_options *o, const lt_shards
                                             : SIZE_MAX);
 }
 
-/* What rank 0 of a run holds whose ranks divide rows and, with ZeRO, the state. */
+/* Plan what rank 0 holds in a run whose ranks divide rows and, with ZeRO, the state. */
 static lt_err plan_rank(own_plan *p, const lt_mesh_shape *shape) {
     static lt_world world;
     const lt_recipe *r = &p->run.recipe;
@@ -177,7 +177,7 @@ static void print_json(const own_plan *p) {
     json_decref(root);
 }
 
-/* Do ranks hold parts of the model? */
+/* Whether ranks hold parts of the model. */
 static bool is_divided(const lt_recipe *r) {
     lt_mesh_shape s;
     return lt_mesh_parse(&s, r->mesh) == LT_OK && s.pp * s.cp * s.tp * s.ep > 1;
@@ -185,7 +185,7 @@ static bool is_divided(const lt_recipe *r) {
 
 int lt_plan_own_run(const char *recipe, const char *cluster, int n_ranks, int top, bool json) {
     static own_plan p;
-    static lt_recipe r; /* Some KB: not on the stack. */
+    static lt_recipe r; /* Static, because it takes some KB. */
     lt_err err;
     p = (own_plan){.path = recipe};
     err = read_recipe(&r, recipe);

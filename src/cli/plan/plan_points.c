@@ -202,7 +202,7 @@ static void print_text(const lt_points *p, const lt_point_result *r, const valid
     }
 }
 
-/* The known facts of a run besides its degrees. */
+/* The known facts of a run other than its degrees. */
 static void explain_facts(const lt_point_job *j) {
     const lt_plan_stack *s = &j->cluster.stack;
     printf("  software %s on %s: products at %.2f of the peak, memory at %.2f, network at %.2f%s\n",

@@ -47,7 +47,7 @@ static void made_close(made *m) {
     lt_schedule_close(&m->schedule);
 }
 
-/* A stage takes its part of a rank's times; the last one also the head's. */
+/* A stage takes its share of a rank's times; the last one also the head's. */
 static void stage_times(double *f, double *b, double *w, const schedule_options *o,
                         const lt_schedule *t) {
     const int v = t->shape.chunks, stages = t->shape.ranks * v;
@@ -137,7 +137,7 @@ static lt_err draw(const made *m, const char *path, double unit_s) {
     return LT_OK;
 }
 
-/* A line about each schedule that has the chunks asked for. */
+/* Print a line for each schedule that has the requested chunks. */
 static lt_err compare(const schedule_options *o) {
     json_t *list = json_array();
     if (!o->json) {

@@ -13,8 +13,8 @@ int lt_plan_schedule_verb(int argc, char **argv);
 /* A verb of `lateen simulate`. */
 int lt_simulate_policy_verb(int argc, char **argv);
 
-/* plan_own.c. Does --model name a training recipe of Lateen, or a run folder? If so, recipe is its
- * path. */
+/* plan_own.c. Whether --model names a training recipe of Lateen, or a run folder. If so, recipe
+ * becomes its path. */
 bool lt_plan_is_own(const char *model, char recipe[LT_PATH_BYTES]);
 /* cluster "": predict only memory. n_ranks > 0: print the `top` fastest layouts of a run on that
  * many ranks. */

@@ -13,7 +13,7 @@
 #include "plan/plan.h"
 #include "plan/recoveries.h"
 
-#define DIFFERS 0.01 /* With this probability the test rejects a simulation that is right. */
+#define DIFFERS 0.01 /* Probability with which the test rejects a correct simulation. */
 
 #define SIMULATE_OPTIONS(X)                                                                        \
     X(STR, model, "model", "llama3-70b", 1, 0, "name|path",                                        \
@@ -70,7 +70,7 @@ static lt_err check(const simulate_options *o) {
     return LT_OK;
 }
 
-/* What the cluster says where the options do not. */
+/* Take values that the options do not give from the cluster. */
 static lt_err ask_cluster(lt_plan_sim *s, lt_plan_goodput *g, const simulate_options *o) {
     lt_plan_model m;
     lt_plan_cluster c;
@@ -123,8 +123,8 @@ static lt_err prepare(lt_plan_sim *s, const simulate_options *o, const lt_plan_r
 
 /* ---- Recoveries ------------------------------------------------------------------------------ */
 
-/* The cost of a fault in the simulation, compared with its cost in runs that the simulation does
- * not know. */
+/* The cost of a fault in the simulation, compared with its cost in runs that the simulation has not
+ * seen. */
 typedef struct {
     int64_t n; /* 0: nothing was compared. */
     double median, d, p;

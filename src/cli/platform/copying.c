@@ -19,9 +19,9 @@ enum { SIGNALS = 3 };
 static const int signals[SIGNALS] = {SIGINT, SIGTERM, SIGHUP};
 
 static struct {
-    atomic_bool stop; /* Set by handlers of signals. */
+    atomic_bool stop; /* Set by signal handlers. */
     bool json;
-    bool own[SIGNALS]; /* Our handler is in the place of `before`. */
+    bool own[SIGNALS]; /* Our handler replaces `before`. */
     lt_progress line;
     double next_json_s, at_s, rate_bytes; /* at_s: of the last call. */
     int64_t moved_bytes;
@@ -33,7 +33,7 @@ static void on_signal(int number) {
     atomic_store(&shown.stop, true);
 }
 
-/* Stop the copy and call the handler that was there before, e.g. the server's. */
+/* Stop the copy and call the previous handler, e.g. the server's. */
 static void on_signal_too(int number) {
     atomic_store(&shown.stop, true);
     for (int i = 0; i < SIGNALS; i++) {
@@ -114,7 +114,7 @@ void lt_copying_show(lt_copy_options *o, bool json, bool alone) {
     const struct sigaction ignored = {.sa_handler = SIG_IGN};
     atomic_store(&shown.stop, false);
     shown.json = json;
-    /* A short copy shows no line where there is no terminal. */
+    /* A short copy shows no line if there is no terminal. */
     shown.line = (lt_progress){.plain_every_s = PLAIN_EVERY_S,
                                .next_plain_s = lt_clock_s() + PLAIN_EVERY_S};
     shown.next_json_s = shown.at_s = shown.rate_bytes = 0.0;
@@ -123,7 +123,7 @@ void lt_copying_show(lt_copy_options *o, bool json, bool alone) {
     for (int i = 0; i < SIGNALS; i++) {
         shown.own[i] = take_signal(signals[i], alone, &shown.before[i]);
     }
-    /* A write beyond `ulimit -f` fails; the signal would end the process. */
+    /* A write beyond `ulimit -f` should fail; the signal would end the process. */
     (void)sigaction(SIGXFSZ, &ignored, &shown.before_size);
 }
 
@@ -143,9 +143,9 @@ static lt_err bring_by(bring_fn *bring, char out[LT_PATH_BYTES], const char *tex
     lt_copy_options o = lt_copy_defaults();
     lt_err err;
     if (strstr(text, "://") == NULL) {
-        return bring(out, text, &o); /* A path: nothing to show. */
+        return bring(out, text, &o); /* A path needs no progress line. */
     }
-    /* A signal that ends the verb leaves what has arrived for the next try. */
+    /* If a signal ends the verb, what has arrived is kept for the next attempt. */
     lt_copying_show(&o, false, false);
     err = bring(out, text, &o);
     lt_copying_shown();
@@ -167,7 +167,7 @@ lt_err lt_cli_bring_option(char value[LT_OPTION_STR_BYTES]) {
     return LT_OK;
 }
 
-/* Length of an entry of a mixture without its weight, a number after the last colon. */
+/* Length of a mixture's entry without its weight, a number after the last colon. */
 static size_t path_length(const char *entry, size_t n) {
     size_t at = n;
     while (at > 0 && entry[at - 1] != ':' && entry[at - 1] != '/') {

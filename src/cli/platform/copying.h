@@ -14,7 +14,7 @@
 void lt_copying_show(lt_copy_options *o, bool json, bool alone);
 void lt_copying_shown(void);
 
-/* The local path of a model or tokenizer, which is fetched if it is elsewhere (lt_copy_bring). */
+/* The local path of a model or tokenizer, which is fetched if it is remote (lt_copy_bring). */
 LT_MUST_USE lt_err lt_cli_bring(char out[LT_PATH_BYTES], const char *text);
 /* The same for an option's value, in place. */
 LT_MUST_USE lt_err lt_cli_bring_option(char value[LT_OPTION_STR_BYTES]);

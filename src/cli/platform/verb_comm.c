@@ -1,4 +1,4 @@
-/* verb_comm.c: `lateen comm blame DIR`: why a run of several ranks ended. */
+/* verb_comm.c: `lateen comm blame DIR`: explains why a run of several ranks ended. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* verb_copy.c: `lateen copy SRC DST`: files between folders, object stores, web servers and the
- * model hub. */
+/* verb_copy.c: `lateen copy SRC DST`: copies files between folders, object stores, web servers and
+ * the model hub. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +56,7 @@ const lt_option_table lt_verb_copy_options = LT_OPTION_TABLE("copy", rows);
 
 /* "812 bytes", "26.8 MB" */
 static const char *size_text(char out[32], int64_t bytes) {
-    if (bytes < 50000) { /* It would be 0.0 MB. */
+    if (bytes < 50000) { /* It would be shown as 0.0 MB. */
         (void)snprintf(out, 32, "%lld byte%s", (long long)bytes, bytes == 1 ? "" : "s");
     } else {
         (void)snprintf(out, 32, "%.1f MB", (double)bytes * 1e-6);
@@ -88,7 +88,7 @@ static void print_report(const lt_copy_report *r, const char *source, const char
     }
 }
 
-/* What a list has counted so far. */
+/* Counts of a list so far. */
 typedef struct {
     bool json;
     int64_t n_files, n_bytes;

@@ -1,5 +1,5 @@
-/* verb_health.c: `lateen health`: is this machine fit to run on? The exit status suits its callers:
- * a prolog, an epilog or a probe takes every status but 0 as a failure. */
+/* verb_health.c: `lateen health`: whether this machine is fit for use. The exit status suits its
+ * callers: a prolog, an epilog or a probe treats every status but 0 as a failure. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -151,7 +151,7 @@ static lt_err after_check(lt_health *h, void *ctx) {
     }
     before = now;
     if (o->slurm && lt_health_tell_slurm(h, told) != LT_OK) {
-        lt_log_warn("%s", lt_error_message()); /* The controller may be away for a while. */
+        lt_log_warn("%s", lt_error_message()); /* The controller may be unavailable for a while. */
     }
     if (told[0] != '\0') {
         lt_log_info("%s", told);

@@ -73,7 +73,7 @@ static const char prose[] =
     "answering or failed because of another one; otherwise the status of the first rank that\n"
     "failed.";
 
-/* Is this flag a word of its own, without a value in the next one? */
+/* Whether this flag has no value in the next word. */
 static bool is_alone(const char *flag) {
     const lt_option *row = strncmp(flag, "--", 2) == 0
                                ? lt_option_find(&lt_verb_launch_options, flag + 2)
@@ -91,7 +91,7 @@ static int verb_at(int argc, char **argv) {
     return i < argc ? i : argc;
 }
 
-/* A job that Slurm has started again has a new number. */
+/* A job that Slurm has restarted has a new number. */
 static uint32_t attempt(void) {
     const char *text = getenv("SLURM_RESTART_COUNT");
     const long n = text != NULL ? atol(text) : 0;
@@ -110,7 +110,7 @@ static void block_signals(void) {
     (void)sigprocmask(SIG_BLOCK, &set, NULL);
 }
 
-/* Is this flag one of the first n words? Its value may be that of the default. */
+/* Whether this flag is one of the first n words. Its value may equal the default. */
 static bool is_given(const char *flag, int n, char **argv) {
     const size_t bytes = strlen(flag);
     for (int i = 1; i < n; i++) {
@@ -160,7 +160,8 @@ static lt_err check_idle(const launch_options *o, bool ranks, bool hosts) {
         LT_FAIL(LT_ERR_ARG, "--ranks %lld beside --hosts %s, which says how many ranks each has",
                 (long long)o->ranks, o->hosts);
     }
-    if (o->silent > 0.0 && o->silent < 2.0 * o->beat) { /* One that is late is no fault. */
+    /* A single late beat must not count as a failure. */
+    if (o->silent > 0.0 && o->silent < 2.0 * o->beat) {
         LT_FAIL(LT_ERR_ARG,
                 "--silent %g is less than two heartbeats of --beat %g s: ranks that are alive "
                 "would count as silent",

@@ -52,7 +52,7 @@ static const char prose[] =
 
 /* ---- Inputs ---- */
 
-/* The parts of a list with commas, in place; the last is followed by NULL. */
+/* Split a comma-separated list in place; the last part is followed by NULL. */
 static lt_err split(char *text, const char *parts[MOST_LIST + 1], const char *option) {
     int n = 0;
     for (char *part; *text != '\0' && (part = strsep(&text, ",")) != NULL;) {
@@ -74,7 +74,7 @@ static lt_err read_input(const char *path, char **out, size_t *bytes) {
                : lt_file_read(out, bytes, strcmp(path, "-") == 0 ? "/dev/stdin" : path, MOST_BYTES);
 }
 
-/* Files of the job under their last names. */
+/* Read files for the job, under the last parts of their names. */
 static lt_err read_files(const char *const *paths, lt_sandbox_job *job, char *data[MOST_LIST],
                          lt_sandbox_file files[MOST_LIST]) {
     for (int i = 0; paths[i] != NULL; i++) {

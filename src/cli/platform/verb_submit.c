@@ -78,8 +78,8 @@ static const char prose[] =
 /* ---- Sizes ---- */
 
 typedef struct {
-    lt_mesh_shape mesh; /* The recipe's mesh; dp changes. */
-    char axes[64];      /* Without dp. */
+    lt_mesh_shape mesh; /* The recipe's mesh, whose dp changes. */
+    char axes[64];      /* Axes without dp. */
     int64_t rest, least, most, node;
     int64_t *sizes; /* In nodes, largest first. */
     size_t n_sizes;
@@ -102,7 +102,7 @@ static lt_err read_gpus(elastic *e, const char *text) {
     return LT_OK;
 }
 
-/* GPUs are granted as whole nodes, or as a part of one. */
+/* GPUs are allocated as whole nodes, or as a part of one. */
 static lt_err place(elastic *e, const char *asked, int64_t node_gpus) {
     e->node = e->most < node_gpus && e->least == e->most ? e->most : node_gpus;
     if (e->least % e->node != 0 || e->most % e->node != 0) {
@@ -128,7 +128,7 @@ static void write_axes(elastic *e) {
     }
 }
 
-/* Can the recipe train on this many GPUs? */
+/* Whether the recipe can train on this many GPUs. */
 static lt_err check_size(const elastic *e, const lt_recipe *r, int64_t gpus) {
     lt_mesh_shape s = e->mesh;
     lt_err err;
@@ -212,7 +212,7 @@ static lt_err fill_job(lt_job *j, const submit_options *o, char qos[LT_OPTION_ST
     return LT_OK;
 }
 
-/* The script stays in the run folder. */
+/* The script is kept in the run folder. */
 static lt_err submit(const char *script, const char *out) {
     char path[LT_PATH_BYTES], *said = NULL;
     LT_TRY(lt_file_make_dirs(out));

@@ -11,7 +11,7 @@ int lt_align_logprobs(int argc, char **argv);
 int lt_align_rewards(int argc, char **argv);
 int lt_align_experiment(int argc, char **argv);
 
-/* Can the model generate text, and does it have seq positions? verb: name of the part, for the
+/* Check that the model can generate text, and has seq positions. verb: name of the part, for the
  * message. */
 LT_MUST_USE lt_err lt_align_check_model(const lt_model *m, const char *verb, int64_t seq);
 /* How conversations become ids for this model, by the options --tokenizer and --chat-template. */

@@ -1,5 +1,5 @@
-/* align_detect.c: `lateen align detect`: does a text carry the watermark of a key
- * (lateen/watermark.h)? */
+/* align_detect.c: `lateen align detect`: whether a text carries the watermark of a key
+ * (lateen/watermark.h). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -36,10 +36,10 @@ static const char prose[] =
 
 typedef struct {
     const experiment_options *o;
-    lt_opened opened; /* What the model's server does not close. */
+    lt_opened opened; /* The parts that the model's server does not close. */
     lt_progress line;
     double started_s;
-    int64_t had; /* Requests that were done before. */
+    int64_t had; /* Number of requests that were done before. */
 } job;
 
 static lt_err load(void *ctx, const lt_experiment_model *m, lt_model **model,

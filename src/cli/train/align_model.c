@@ -1,4 +1,4 @@
-/* align_model.c: what the parts of `lateen align` that compute with a model have in common. */
+/* align_model.c: functions shared by the parts of `lateen align` that compute with a model. */
 #include <inttypes.h>
 
 #include "base/error.h"

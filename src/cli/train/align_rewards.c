@@ -130,7 +130,7 @@ static lt_err open_all(job *j, const char **files, int n) {
     return lt_rollouts_open(&j->rollouts, j->opened.model, &how);
 }
 
-/* All that decides what is written, besides the prompts. */
+/* Everything that determines the output, besides the prompts. */
 static lt_err identity_of(uint64_t *out, const job *j) {
     const rewards_options *o = j->o;
     char text[4 * LT_OPTION_STR_BYTES];

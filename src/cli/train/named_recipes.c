@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/yaml.h"
 
-/* The part of a key behind "stages.", or NULL. */
+/* The part of a key after "stages.", or NULL. */
 static const char *key_of_list(const char *key, const lt_named_kind *kind) {
     const size_t n = strlen(kind->key);
     return strncmp(key, kind->key, n) == 0 && key[n] == '.' ? key + n + 1 : NULL;
@@ -29,14 +29,14 @@ static lt_err check_name(const char *name, size_t n, const lt_named_kind *kind,
     return LT_OK;
 }
 
-/* The list while it is read. */
+/* The list while it is being read. */
 typedef struct {
     const lt_named_kind *kind;
     lt_named_recipe *all;
     int *n;
 } list;
 
-/* The one of this name, which is added if it is new. */
+/* The entry of this name, which is added if it is new. */
 static lt_err find_or_add(const list *l, lt_named_recipe **out, const char *name, size_t n,
                           const char *origin) {
     for (int i = 0; i < *l->n; i++) {
@@ -66,7 +66,7 @@ static lt_err refuse_value(const list *l, const char *name, const char *value, c
             l->kind->value != NULL ? ", or a recipe, NAME: FILE" : "");
 }
 
-/* One option of one of them. */
+/* Set one option of one entry. */
 static lt_err set_option(const list *l, lt_named_recipe *of, const char *option,
                          const lt_yaml_entry *e, const char *origin) {
     const lt_option *row = lt_option_find(&lt_recipe_table, option);
@@ -79,7 +79,7 @@ static lt_err set_option(const list *l, lt_named_recipe *of, const char *option,
     return lt_options_set_yaml(&lt_recipe_table, of->recipe, option, e, origin);
 }
 
-/* apply: also what they add to the common options. */
+/* apply: also apply their additions to the common options. */
 static lt_err read_list(const list *l, const lt_yaml_entry *entries, size_t n, const char *path,
                         bool apply) {
     for (size_t i = 0; i < n; i++) {

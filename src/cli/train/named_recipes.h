@@ -16,11 +16,11 @@
 typedef struct {
     const char *key;  /* "stages" */
     const char *what; /* "stage", for messages. */
-    int most;         /* Entries of the list, at most. */
+    int most;         /* Most entries of the list. */
     /* Reads the value of a name that has text instead of options, e.g. the path of a recipe; may be
      * NULL. first: the name is the first of the list. */
     lt_err (*value)(lt_named_recipe *of, const char *text, bool first);
-    /* NULL, or: fails if an entry may not have this option of its own. */
+    /* Fails if an entry may not have its own value of this option; NULL: all are allowed. */
     lt_err (*may_have)(const lt_option *row, const char *name, const char *origin);
 } lt_named_kind;
 

@@ -26,7 +26,7 @@ lt_err lt_many_adapters_open(lt_many_adapters *m, const char *path, int argc, ch
     LT_TRY(lt_named_recipes_read(m->adapters, &m->n, m->common, &kind, path, argc, argv));
     LT_TRY(m->n > 0 ? lt_named_recipes_place(m->adapters, m->n, m->common, &kind) : LT_OK);
     for (int i = 0; i < m->n; i++) {
-        m->adapters[i].recipe->micro = 0; /* It counts rows of all. */
+        m->adapters[i].recipe->micro = 0; /* The option counts rows of all adapters. */
         LT_TRY(lt_named_recipe_check(&m->adapters[i], kind.what));
     }
     return m->n > 0 ? lt_together_check(m->adapters, m->n) : LT_OK;

@@ -20,7 +20,7 @@
 typedef struct {
     lt_named_recipe adapters[LT_TOGETHER_MAX];
     int n;
-    lt_recipe *common; /* What stands beside the list; its out is the folder above the others. */
+    lt_recipe *common; /* The options beside the list; its `out` is the folder above the others. */
 } lt_many_adapters;
 
 /* Reads the adapters of a recipe; n 0: it has none. Free with lt_many_adapters_close, also after a

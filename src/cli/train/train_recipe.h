@@ -1,4 +1,4 @@
-/* train_recipe.h: the recipe that a command line of `lateen train` means. */
+/* train_recipe.h: the recipe that a command line of `lateen train` describes. */
 #ifndef LT_CLI_TRAIN_RECIPE_H
 #define LT_CLI_TRAIN_RECIPE_H
 

@@ -16,8 +16,8 @@
 
 /* ---- Reading ---- */
 
-/* Read a recipe as a stage. Its run folder, and for later stages its model, are not those that it
- * names. */
+/* Read a recipe as a stage. The stage replaces the run folder that it names and, except in the
+ * first stage, its model. */
 static lt_err read_recipe(lt_named_recipe *s, const char *path, bool first) {
     lt_err err = LT_OK;
     lt_recipe *before = malloc(sizeof *before);
@@ -45,7 +45,7 @@ static bool trains_adapters(const lt_recipe *r) {
     return r->lora_rank > 0 || r->lora_init[0] != '\0';
 }
 
-/* Stage i begins where the one before it has ended. */
+/* Make stage i begin where the previous one has ended. */
 static lt_err chain(const lt_life *l, int i, const lt_recipe *common) {
     const lt_named_recipe *before = &l->stages[i - 1], *s = &l->stages[i];
     const lt_recipe *was = before->recipe;
@@ -71,7 +71,7 @@ static lt_err chain(const lt_life *l, int i, const lt_recipe *common) {
                 before->name, s->name);
     }
     if (!trains_adapters(was)) {
-        r->lora_init[0] = '\0'; /* It was meant for the first stage. */
+        r->lora_init[0] = '\0'; /* It was meant for the first stage only. */
         return lt_named_recipe_path(r, "model.init", was->out, "model", kind.key);
     }
     LT_TRY(lt_options_set(&lt_recipe_table, r, "model.init", was->init, kind.key));
@@ -112,7 +112,7 @@ static json_t *finished_stages(json_t *record) {
     return json_object_get(record, "finished");
 }
 
-/* The record, new where there is none. */
+/* The record, or a new one if there is none. */
 static lt_err load_record(json_t **out, const lt_life *l) {
     if (!lt_file_exists(l->record)) {
         *out = json_pack("{s:[]}", "finished");
@@ -140,13 +140,13 @@ static lt_err note_finished(const lt_life *l, json_t *record, const lt_named_rec
     return err;
 }
 
-/* Does the result of a finished stage depend on the option? Other options may change when a run is
- * resumed. */
+/* Whether the result of a finished stage depends on the option. Other options may change when a run
+ * is resumed. */
 static bool decides(const lt_option *row) {
     return (row->flags & LT_RECIPE_MAY_CHANGE) == 0 || strcmp(row->name, "steps") == 0;
 }
 
-/* *more: the last finished stage has more steps now. */
+/* more: the last finished stage now has more steps. */
 static lt_err compare_finished(const json_t *entry, const lt_named_recipe *s, bool last,
                                bool *more) {
     const json_t *then = json_object_get(entry, "options");
@@ -178,12 +178,12 @@ static lt_err compare_finished(const json_t *entry, const lt_named_recipe *s, bo
     return LT_OK;
 }
 
-/* Has a later stage than i written anything? */
+/* Whether a stage after i has written anything. */
 static bool later_began(const lt_life *l, int i) {
     return i + 1 < l->n && lt_file_exists(l->stages[i + 1].recipe->out);
 }
 
-/* How many of the stages are finished. */
+/* The number of finished stages. */
 static lt_err count_finished(int *out, const lt_life *l, json_t *record) {
     const size_t n = json_array_size(finished_stages(record));
     bool more = false;
@@ -195,7 +195,7 @@ static lt_err count_finished(int *out, const lt_life *l, json_t *record) {
         LT_TRY(compare_finished(json_array_get(finished_stages(record), i), &l->stages[i], last,
                                 &more));
     }
-    if (more) { /* It is trained again, from where it ended. */
+    if (more) { /* It is trained further. */
         json_array_remove(finished_stages(record), n - 1);
     }
     *out = (int)n - more;
@@ -204,7 +204,7 @@ static lt_err count_finished(int *out, const lt_life *l, json_t *record) {
 
 /* ---- Training ---- */
 
-/* The number of the stage that --stage names; -1: no stage is named. */
+/* Index of the stage that --stage names; -1: none is named. */
 static lt_err named(int *out, const lt_life *l) {
     const char *name = l->stages[0].recipe->stage;
     *out = -1;
@@ -229,7 +229,7 @@ lt_err lt_life_stage(const lt_life *l, lt_recipe *out) {
     return LT_OK;
 }
 
-/* The same, where it may be trained. */
+/* The same, after checking that it can be trained. */
 static lt_err chosen(int *out, const lt_life *l, int finished) {
     LT_TRY(named(out, l));
     if (*out > finished) {
@@ -253,7 +253,7 @@ static lt_err train_stage(const lt_life *l, int i, json_t *record, lt_err (*trai
     if (r == NULL) {
         LT_FAIL(LT_ERR_OOM, "recipe of a stage");
     }
-    *r = *s->recipe; /* Training resolves what it is given. */
+    *r = *s->recipe; /* A copy, because training resolves the recipe in place. */
     LT_TRY_DONE(lt_comm_started_as(&rank, &n_ranks));
     if (rank == 0) {
         lt_log_info("stage %s, %d of %d: %s", s->name, i + 1, l->n, r->out);

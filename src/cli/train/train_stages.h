@@ -42,7 +42,7 @@ void lt_life_close(lt_life *l);
 /* The recipe of the stage that --stage names; ARG: it names none. */
 LT_MUST_USE lt_err lt_life_stage(const lt_life *l, lt_recipe *out);
 
-/* Trains all stages, or the one that --stage names, by `train`. */
+/* Trains all stages, or the one that --stage names, with `train`. */
 LT_MUST_USE lt_err lt_life_train(const lt_life *l, lt_err (*train)(lt_recipe *r));
 
 #endif

@@ -65,7 +65,7 @@ static const char prose[] =
 
 typedef struct {
     lt_hedge_prompt *prompts;
-    int64_t n, room, least; /* least: candidates that every prompt has. */
+    int64_t n, room, least; /* least: number of candidates that every prompt has. */
     double low, high;       /* Lowest and highest of all scores. */
 } calibration;
 
@@ -175,7 +175,8 @@ static void usual_values(const calibration *c, bool temperatures, double *out, i
         }
         return;
     }
-    for (int i = 0; i < 40; i++) { /* From a hundredth of the range to the range, evenly in log. */
+    /* From a hundredth of the range to the range, evenly spaced in the logarithm. */
+    for (int i = 0; i < 40; i++) {
         out[(*n)++] = range * 0.01 * exp(i * 4.605170185988092 / 39);
     }
 }

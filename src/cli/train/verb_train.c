@@ -84,7 +84,7 @@ typedef struct {
     lt_many_adapters many; /* n 0: it has no adapters. */
 } work;
 
-/* A flag must have an effect in one of the stages, or of the adapters. */
+/* A flag must have an effect in at least one stage, or adapter. */
 static lt_err refuse_idle_everywhere(const lt_named_recipe *of, int n, int argc, char **argv) {
     lt_err err = LT_OK;
     for (int i = 0; i < n; i++) {
@@ -183,7 +183,7 @@ static lt_err train_many(const lt_many_adapters *m) {
     return lt_run_together(m->adapters, m->n, m->common->micro, m->common->out);
 }
 
-/* A launcher decides by the status whether the run is started again. */
+/* From the status a launcher decides whether to start the run again. */
 static int status_of(lt_err err) {
     const int status = lt_verb_fail(err);
     return err == LT_ERR_REMOTE     ? LT_EXIT_LOST
