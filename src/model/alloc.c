@@ -25,11 +25,12 @@
 #include "model/infer/steering.h"
 #include "tensor/ops.h"
 
-#define LEAST_BYTES ((size_t)1 << 20) /* A matrix of some MB goes by several lanes. */
-#define MAX_LANES   16                /* Threads that it takes to be bound by the bus. */
+#define LEAST_BYTES ((size_t)1 << 20) /* From this size on, a matrix is sent over several lanes. */
+#define MAX_LANES   16                /* Number of threads with which the bus is the limit. */
 
 typedef struct {
-    lt_queue *queue;      /* This and the piece are opened by who takes the lane first. */
+    /* This and the piece are opened by the first thread that takes the lane. */
+    lt_queue *queue;
     unsigned char *piece; /* (LT_MODEL_PIECE_BYTES) */
     bool taken;
 } lane;
@@ -38,7 +39,7 @@ struct lt_mover {
     pthread_mutex_t lock;
     pthread_cond_t given;
     lane lanes[MAX_LANES];
-    lt_queue *queue;   /* Everything else. */
+    lt_queue *queue;   /* For everything else. */
     lt_failure failed; /* The first failure of lt_model_set, which several threads may call. */
 };
 
@@ -84,7 +85,7 @@ static void give_lane(const lt_model *m, lane *l) {
     pthread_mutex_unlock(&m->mover->lock);
 }
 
-/* By who took it: lanes open beside each other. */
+/* Opened by the thread that took the lane: lanes open in parallel. */
 static lt_err open_lane(const lt_model *m, lane *l) {
     void *piece = NULL;
     if (l->piece == NULL) {
@@ -256,7 +257,7 @@ uint64_t lt_model_version(const lt_model *m) {
     return m->version;
 }
 
-/* Bytes on their way, in pieces. */
+/* Bytes to be sent, in pieces. */
 typedef struct {
     const lt_model *m;
     unsigned char *dst;
@@ -314,9 +315,9 @@ lt_err lt_model_download(const lt_model *m, void *host, const void *src, size_t 
     return err;
 }
 
-/* BF16, of any alignment. */
+/* BF16 values of any alignment. */
 static bool all_finite(const unsigned char *x, size_t bytes) {
-    uint16_t worst = 0; /* Largest exponent field: vectorises. */
+    uint16_t worst = 0; /* The largest exponent field: this loop is vectorised. */
     for (size_t i = 0; i < bytes; i += 2) {
         uint16_t bits;
         memcpy(&bits, x + i, sizeof bits);
@@ -340,8 +341,8 @@ static bool copy_finite(unsigned char *dst, const unsigned char *src, size_t byt
     return true;
 }
 
-/* Write values of a type to the master if there is one, else to the compute copy, a piece at a
- * time. finite: not NULL if the values are copied unchanged and must be checked. */
+/* Write values of a type to the master if there is one, otherwise to the compute copy, one piece at
+ * a time. finite: not NULL if the values are copied unchanged and must be checked. */
 static lt_err set_on_device(lt_model *m, const lt_param *p, int64_t first, const void *values,
                             lt_dtype from, int64_t count, bool *finite) {
     const lt_param_buffer *b = lt_model_has_master(m) ? &m->master : &m->weights;

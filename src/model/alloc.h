@@ -12,8 +12,8 @@
  * the type is F32 or the model is trainable. */
 LT_MUST_USE lt_err lt_model_alloc(lt_model **out, const lt_model_spec *spec,
                                   const lt_model_options *options);
-/* The same in two steps: first the table, then buffers for the parameters that the table holds by
- * then. */
+/* The same in two steps: first the table, then buffers for the parameters that the table holds at
+ * that time. */
 LT_MUST_USE lt_err lt_model_begin(lt_model **out, const lt_model_spec *spec,
                                   const lt_model_options *options);
 LT_MUST_USE lt_err lt_model_place(lt_model *m);
@@ -27,7 +27,7 @@ size_t lt_model_bytes(const lt_model *m);
  * memory. */
 size_t lt_model_host_bytes(const lt_model *m);
 
-/* Refresh the compute copy from the F32 master (nothing to do when they are one). */
+/* Refresh the compute copy from the F32 master (a no-op if they are the same). */
 LT_MUST_USE lt_err lt_model_sync_weights(lt_model *m);
 
 /* Store values of a type (no block type) as elements [first, first + count) of the held part of a
@@ -35,8 +35,8 @@ LT_MUST_USE lt_err lt_model_sync_weights(lt_model *m);
  * device is kept for lt_model_settle, which must be called after filling a model. */
 void lt_model_set(lt_model *m, const lt_param *p, int64_t first, const void *values, lt_dtype type,
                   int64_t count);
-/* The same for BF16 values that are stored as they are. False: some are NaN or infinite, and not
- * all were stored. */
+/* The same for BF16 values that are stored unchanged. False: some are NaN or infinite, and not all
+ * were stored. */
 bool lt_model_set_finite(lt_model *m, const lt_param *p, int64_t first, const void *values,
                          int64_t count);
 LT_MUST_USE lt_err lt_model_settle(lt_model *m);

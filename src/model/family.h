@@ -19,7 +19,7 @@
 
 #define LT_FOREIGN_NAME_BYTES 160
 
-/* Which rows of our fused parameter a foreign tensor fills. */
+/* The rows of Lateen's fused parameter that a foreign tensor fills. */
 typedef enum {
     LT_PART_ALL,
     LT_PART_Q,
@@ -31,7 +31,7 @@ typedef enum {
     LT_PART_XIELU_N,
 } lt_param_part;
 
-/* Flags: how a foreign tensor differs from ours. */
+/* Flags: how a foreign tensor differs from Lateen's. */
 enum {
     LT_FORM_TRANSPOSED = 1,  /* The file keeps (in, out) (GPT-2's Conv1D). */
     LT_FORM_ALTERNATING = 2, /* Rows of gate and up alternate. */
@@ -76,8 +76,8 @@ typedef struct {
     lt_key_type type;
     size_t offset; /* Offset of the field in lt_model_spec. */
     bool required;
-    /* Another key for the same field; a file that has both must not contradict itself. A file may
-     * have it alone only if there is a row for it. NULL: none. */
+    /* Another key for the same field; a file with both must not contradict itself. A file may have
+     * only the alias if there is a row for it. NULL: none. */
     const char *alias;
 } lt_config_key;
 
@@ -90,11 +90,12 @@ typedef enum {
     LT_WINDOW_PATTERN,
 } lt_window_keys;
 
-/* Where the rotary embedding's parameters stand in config.json. */
+/* Where config.json has the rotary embedding's parameters. */
 typedef enum {
     LT_ROPE_KEYS_PLAIN,
     LT_ROPE_KEYS_BY_TYPE, /* An object for each type of layer (gemma3). */
-    /* Part of a head may rotate; longrope or nothing; the original context beside the object. */
+    /* A part of a head may rotate; longrope or nothing; the original context is beside the
+     * object. */
     LT_ROPE_KEYS_PHI3,
 } lt_rope_keys;
 
@@ -108,17 +109,17 @@ typedef enum {
 
 /* The family in llama.cpp. */
 typedef struct {
-    const char *architecture; /* NULL: not at all. */
+    const char *architecture; /* NULL: llama.cpp does not have it. */
     /* The family that the same name means if there are experts, or a window; 0: none. */
     lt_family with_experts, with_window;
     lt_gguf_window window;
     bool pairs;               /* Rows of q and k are ordered for a rotation of neighbours. */
     bool fused_qkv, fused_up; /* One tensor of q, k and v; of gate and up, under up's name. */
-    bool expert_ffn;          /* expert_feed_forward_length says how wide an expert is. */
+    bool expert_ffn;          /* expert_feed_forward_length gives the width of an expert. */
     bool normalised;          /* Experts' weights are always divided by their sum. */
     bool scales;              /* Embedding, residual, attention and logit scales. */
-    bool needs_output;        /* output.weight is there also where the head is tied. */
-    bool norm2_is_post;       /* The MLP's norm has the name of the norm behind attention. */
+    bool needs_output;        /* output.weight is present even if the head is tied. */
+    bool norm2_is_post;       /* The MLP's norm has the name of the norm after attention. */
     int64_t no_rope_every;    /* Every n-th layer does not rotate, which the reader knows. */
     bool final_cap, attn_cap; /* It has these softcaps; the second always. */
     int64_t by_width_layers;  /* With this many layers, attention's scale is 1 / sqrt(C / H). */
@@ -136,10 +137,10 @@ typedef struct {
     int n_names;
     const lt_constant_row *constants;
     int n_constants;
-    /* Some files leave this start of the names out ("transformer.", "model."). */
+    /* Some files omit this prefix of the names ("transformer.", "model."). */
     const char *prefix;
     lt_window_keys window_keys;
-    bool window_pattern_key; /* sliding_window_pattern is read where there are no layer_types. */
+    bool window_pattern_key; /* sliding_window_pattern is read if there are no layer_types. */
     lt_rope_keys rope_keys;
     bool dense_keys;      /* mlp_only_layers, decoder_sparse_step and intermediate_size are read. */
     bool no_rope_keys;    /* no_rope_layers and no_rope_layer_interval are read. */
@@ -165,7 +166,7 @@ typedef enum {
     LT_CONFIG_REFUSED
 } lt_config_use;
 lt_config_use lt_config_key_use(lt_family family, const char *key);
-/* Refuse values that we do not honour; warn of keys that are unknown. */
+/* Refuse values that Lateen does not support; warn of unknown keys. */
 LT_MUST_USE lt_err lt_config_check_keys(lt_family family, const json_t *config, const char *what);
 
 /* Read and write the rotary embedding (config_rope.c); head and context are known by then. lost:
@@ -174,7 +175,7 @@ LT_MUST_USE lt_err lt_config_read_rope(lt_model_spec *spec, const json_t *config
 void lt_config_write_rope(const lt_model_spec *spec, json_t *config);
 const char *lt_config_rope_lost(const lt_model_spec *a, const lt_model_spec *b);
 
-/* The ids under a key, a number or a list; absent: *out stays. */
+/* The ids under a key, a number or a list; *out is unchanged if it is absent. */
 LT_MUST_USE lt_err lt_config_ends(lt_ends *out, const json_t *config, const char *key,
                                   const char *what);
 /* The shortest decimal that reads back as the same float. */

@@ -1,4 +1,4 @@
-/* fingerprint.h: a number that tells models apart, for data of a model that is kept between
+/* fingerprint.h: a number that identifies a model, for data of the model that is kept between
  * runs. */
 #ifndef LT_MODEL_FINGERPRINT_H
 #define LT_MODEL_FINGERPRINT_H

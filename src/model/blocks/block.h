@@ -9,7 +9,7 @@
 #include "model/pass/acts.h"
 #include "model/layer.h"
 
-/* Attention half. stream absent: x_in already holds the input (layer 0, recompute); else x_in =
+/* Attention half. stream absent: x_in already has the input (layer 0, recompute); otherwise x_in =
  * stream + branch. */
 lt_err lt_attention_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                               lt_tensor stream);
@@ -28,12 +28,12 @@ const lt_tensor *lt_attention_qk(const lt_layer_spec *l, const lt_layer_acts *t)
  * expert's capacity; 0: dropless. */
 lt_err lt_mlp_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         int64_t capacity);
-/* aux_scale: factor of the router's two auxiliary losses, besides their coefficients and the
+/* aux_scale: factor of the router's two auxiliary losses, in addition to their coefficients and the
  * batch's n_labels. */
 lt_err lt_mlp_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         lt_recompute level, float aux_scale);
 
-/* The experts' part of it: h -> y; dy -> dh (written). */
+/* The experts' part: h -> y; dy -> dh (written). */
 lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                   lt_tensor h, lt_tensor y, int64_t capacity);
 lt_err lt_moe_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,

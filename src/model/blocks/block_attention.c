@@ -24,7 +24,7 @@ static lt_tensor qkv_input(const lt_exec *r, const lt_layer_spec *l, const lt_la
     return lt_block_input(r, l, t->h1, t->x_in);
 }
 
-/* The heads of q and k in x, side by side. */
+/* The heads of q and k in x, which are adjacent. */
 static lt_tensor qk_heads(const lt_layer_spec *l, const lt_tensor *x) {
     return lt_row_heads(x, 0, l->n_heads + l->n_kv_heads, l->head_dim);
 }
@@ -38,7 +38,7 @@ static lt_tensor normed(const lt_layer_spec *l, const lt_tensor *x, bool keys) {
     return lt_row_heads(x, first, keys ? l->n_kv_heads : l->n_heads, l->head_dim);
 }
 
-/* rstd_qk of q's norm, and of k's, where it is an op of its own. */
+/* rstd_qk of q's norm, and of k's, if it is a separate op. */
 static lt_tensor rstd_of(const lt_exec *r, const lt_layer_spec *l, const lt_layer_acts *t,
                          bool keys) {
     const int64_t R = r->batch * r->seq, q = l->qk_norm_whole ? 1 : l->n_heads,
@@ -90,7 +90,7 @@ static lt_err rotate(lt_exec *r, const lt_layer_spec *l, const lt_tensor *qk, bo
                                            .inverse = inverse});
 }
 
-/* q and k of qkv as attention wants them: normed to qk, rotated. */
+/* q and k of qkv as attention needs them: normalised to qk, and rotated. */
 static lt_err qk_fwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t) {
     if (lt_layer_norm_rotates(r->spec, l)) {
         return lt_exec_qk_norm_fwd(
@@ -180,7 +180,7 @@ static lt_err norm_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_l
                              .gain = lt_exec_weight(r, gain, layer),
                              .rstd = rstd_of(r, l, t, keys),
                              .gain_offset = l->norm_gain_offset};
-    if (spans_ranks(r, l)) { /* Attention's scratch has a number a row and head. */
+    if (spans_ranks(r, l)) { /* Attention's scratch has one number per row and head. */
         a.mean = lt_tensor_1d(b->delta.data, LT_F32, r->batch * r->seq);
         a.part = LT_NORM_MEASURE;
         LT_TRY(lt_exec_rmsnorm_bwd(r, &a));
@@ -225,7 +225,7 @@ lt_err lt_attention_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, con
     const lt_attention_args fwd = attention_args(r, &l, layer, t);
     lt_tensor dproj = b->dx;
 
-    /* Redo what was dropped: h1, and q and k behind their norm. */
+    /* Recompute what was dropped: h1, and q and k after their norm. */
     if (level == LT_RECOMPUTE_SELECTIVE) {
         LT_TRY(lt_block_again(r, &l, &norm, t->h1, t->x_in));
         LT_TRY(l.qk_norm ? qk_fwd(r, &l, layer, t) : LT_OK);

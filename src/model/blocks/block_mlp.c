@@ -39,7 +39,7 @@ lt_err lt_mlp_activate_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const 
                               .limit = l->swiglu_limit});
 }
 
-/* Can product and activation be one op? They can if the activation needs only its input. */
+/* Whether product and activation can be one op: if the activation needs only its input. */
 static bool plain(const lt_exec *r, const lt_layer_spec *l) {
     return !l->gated && l->act != LT_ACT_XIELU && r->model->stored == NULL;
 }

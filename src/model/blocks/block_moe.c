@@ -37,7 +37,7 @@ static lt_err add_bias(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_k
                      r, &(lt_moe_bias_args){.y = y, .bias = b, .expert_start = t->expert_start});
 }
 
-/* y rows of each expert = x rows of it times its matrix's transpose [+ its bias]. */
+/* y rows of each expert = its x rows times the transpose of its matrix [+ its bias]. */
 static lt_err experts_fwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
                           lt_param_kind bias, lt_tensor y, lt_tensor x) {
     LT_TRY(product(r, t, y, x, lt_exec_weight(r, kind, layer)));

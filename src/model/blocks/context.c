@@ -115,7 +115,7 @@ void lt_context_carve(lt_context *c, const lt_model_spec *s, lt_dtype dtype,
     case LT_CONTEXT_RING:
         carve_ring(c, &w, rows, e, o, a);
         break;
-    default: /* Gather. What gradients are summed from is F32. */
+    default: /* Gather. Gradients are summed from F32 values. */
         c->mine = take(a, rows * w.kv, sizeof(float));
         c->received = take(a, n * rows * w.kv, sizeof(float));
         c->whole = take(a, n * rows * w.kv, e);
@@ -141,7 +141,7 @@ void lt_context_take(void *rows, int64_t n_rows, int64_t seq, int n, int rank) {
     LT_ASSERT(seq % (2 * n) == 0);
     for (int64_t row = 0; row < n_rows; row++) {
         for (int half = 0; half < 2; half++) {
-            /* Never behind where it came from, so nothing is written over before it is read. */
+            /* It never moves backwards, so that nothing is overwritten before it is read. */
             memmove(values + (row * 2 + half) * piece,
                     values + row * seq + lt_context_piece(n, rank, half) * piece,
                     (size_t)piece * sizeof *values);
@@ -304,7 +304,7 @@ lt_err lt_context_attention_bwd(lt_exec *r, const lt_attention_bwd_args *a) {
                                                   : lt_context_gather_bwd(r, a);
 }
 
-/* One verb at a time is under way, and tp has its own in between. */
+/* Only one verb is in progress at a time, with verbs of tp in between. */
 lt_err lt_context_attention_begin(lt_exec *r, const lt_attention_args *a) {
     return r->shared == NULL && r->context != NULL && r->context->kind == LT_CONTEXT_GATHER &&
                    r->n_tp == 1

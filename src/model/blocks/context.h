@@ -39,8 +39,8 @@ typedef struct lt_context {
     lt_group *group;
     lt_context_kind kind;
     int n, rank;
-    bool begun; /* The gather of a backward pass is under way. */
-    /* Scratch of one attention call; which are there depends on the kind. */
+    bool begun; /* The gather of a backward pass has begun. */
+    /* Scratch of one attention call; the kind determines which are used. */
     void *mine, *sent, *received, *whole, *dwhole, *part, *out, *dout;
     float *acc, *dq_acc, *lse, *travel[2];
     int32_t *starts;     /* Document starts, see context_ring.c. */
@@ -52,7 +52,7 @@ static inline int lt_context_piece(int n, int r, int half) {
     return half == 0 ? r : 2 * n - 1 - r;
 }
 
-/* Can the group divide this model's attention so? ARG names the numbers. */
+/* Whether the group can divide this model's attention in this way. ARG names the numbers. */
 LT_MUST_USE lt_err lt_context_check(const lt_model_spec *s, const lt_pass_options *o);
 /* Take the scratch, and set up the fields that do not depend on memory. No-ops without a group. */
 void lt_context_carve(lt_context *c, const lt_model_spec *s, lt_dtype dtype,
@@ -75,7 +75,7 @@ void lt_context_put(void *rows, const void *by_rank, int64_t n_rows, int64_t seq
 
 /* ---- What the three ways share (context.c) ---- */
 
-/* x (B, T, heads, D), of which heads lie side by side, as (B, T, heads * D). */
+/* x (B, T, heads, D), with adjacent heads, as (B, T, heads * D). */
 lt_tensor lt_context_rows(const lt_tensor *x);
 /* Contiguous (B, T, W) over memory. */
 lt_tensor lt_context_block(void *data, lt_dtype dtype, int64_t B, int64_t T, int64_t W);
@@ -95,7 +95,7 @@ LT_MUST_USE lt_err lt_context_some_starts(lt_exec *r, lt_tensor *out, int32_t *m
  * and the reverse. */
 LT_MUST_USE lt_err lt_context_join(lt_exec *r, lt_tensor whole, void *by_rank, lt_dtype dtype);
 LT_MUST_USE lt_err lt_context_part(lt_exec *r, void *by_rank, lt_dtype dtype, lt_tensor whole);
-/* Whole document starts (B, n T) of this batch, or absent where there are none. */
+/* Whole document starts (B, n T) of this batch; absent if there are none. */
 LT_MUST_USE lt_err lt_context_starts(lt_exec *r, lt_tensor *out);
 
 /* context_gather.c, context_ulysses.c, context_ring.c. */

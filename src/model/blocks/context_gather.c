@@ -37,7 +37,7 @@ static sizes sizes_of(const lt_exec *r, const lt_attention_args *a) {
     return s;
 }
 
-/* Block i of memory that holds one half behind the other. */
+/* Block i of memory that holds the halves one after another. */
 static lt_tensor block(const sizes *s, void *memory, lt_dtype dtype, int64_t i) {
     char *const at = (char *)memory + (size_t)(i * s->count) * lt_dtype_bytes(dtype);
     return lt_context_block(at, dtype, s->B, s->piece, s->all);
@@ -64,7 +64,7 @@ static lt_tensor values_before(const sizes *s, const lt_tensor *whole, int64_t e
 
 /* ---- Transfers ---- */
 
-/* Can computation go on beside a verb? */
+/* Whether computation can continue during a verb. */
 static bool has_queues(const lt_exec *r) {
     return r->backend->moment_open != NULL;
 }
@@ -79,7 +79,7 @@ static lt_err end(lt_exec *r, lt_exec_verb v) {
     return has_queues(r) ? lt_exec_run_verb(r, &v) : LT_OK;
 }
 
-/* This rank's keys and values of a half, side by side. */
+/* Copy this rank's keys and values of a half, so that they are adjacent. */
 static lt_err take_half(lt_exec *r, const lt_attention_args *a, const sizes *s, int half) {
     const lt_tensor mine = block(s, r->context->mine, r->dtype, half), k = lt_context_rows(&a->k),
                     v = lt_context_rows(&a->v);
@@ -189,7 +189,7 @@ lt_err lt_context_gather_fwd(lt_exec *r, const lt_attention_args *a) {
     return r->exact != NULL ? attend_again(r, a, &s) : LT_OK;
 }
 
-/* part: gradients of whole rows' keys and values by the queries of this half. */
+/* part: gradients of whole rows' keys and values from the queries of this half. */
 static lt_err half_bwd(lt_exec *r, const lt_attention_bwd_args *a, const sizes *s, int half,
                        const lt_tensor *part) {
     const int64_t end_key = end_of(r->context, s, half);
@@ -238,7 +238,7 @@ static lt_err add_first(lt_exec *r, const sizes *s, const lt_tensor *first,
     return LT_OK;
 }
 
-/* The sums of a half to dk and dv. */
+/* Write the sums of a half to dk and dv. */
 static lt_err put_half(lt_exec *r, const lt_attention_bwd_args *a, const sizes *s, int half) {
     const lt_tensor sum = block(s, r->context->mine, LT_F32, half), dk = lt_context_rows(&a->dk),
                     dv = lt_context_rows(&a->dv);

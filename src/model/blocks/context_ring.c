@@ -33,7 +33,7 @@ static sizes sizes_of(const lt_exec *r, const lt_attention_args *a) {
     return s;
 }
 
-/* Which queries attend to which keys in the step with rank `source`'s. */
+/* Which queries attend to which keys in the step with the keys of rank `source`. */
 typedef struct {
     int64_t q_first, q_count, k_count; /* Tokens of this rank's queries, of the source's keys. */
     bool causal;
@@ -50,8 +50,8 @@ static int source_of(const lt_context *c, int step) {
     return (c->rank - step + c->n) % c->n;
 }
 
-/* First visible key of each of the step's queries in the keys of `source`; absent where neither
- * windows nor documents hide anything. */
+/* First visible key of each of the step's queries among the keys of `source`; absent if neither
+ * windows nor documents hide any. */
 static lt_err starts_of(lt_exec *r, const lt_attention_args *a, const sizes *s, const pair *p,
                         int source, lt_tensor *out) {
     const lt_context *c = r->context;
@@ -97,7 +97,7 @@ static lt_err pack(lt_exec *r, const lt_attention_args *a, const sizes *s, void 
     return lt_context_copy(r, lt_context_cols(&rows, s->k, s->v), lt_context_rows(&a->v));
 }
 
-/* Send `from` to the next rank and receive `to` from the one before; the queue waits with both
+/* Send `from` to the next rank and receive `to` from the previous one; the queue waits with both
  * handles. */
 typedef struct {
     lt_comm_work sent, received;
@@ -173,7 +173,7 @@ lt_err lt_context_ring_fwd(lt_exec *r, const lt_attention_args *a) {
 
 /* ---- Backward ---- */
 
-/* Gradients of the step: dq into its sum, dk and dv into what travels. */
+/* Gradients of the step: dq is added to its sum, dk and dv to the tensors that are passed on. */
 static lt_err step_bwd(lt_exec *r, const lt_attention_bwd_args *a, const sizes *s, int source,
                        const lt_tensor *kv, float *travel, bool first) {
     lt_context *c = r->context;
@@ -231,8 +231,7 @@ lt_err lt_context_ring_bwd(lt_exec *r, const lt_attention_bwd_args *a) {
             LT_TRY(pass_on(r, coming, here, count, r->dtype, &keys));
         }
         LT_TRY(step_bwd(r, a, &s, source_of(c, step), &kv, mine, step == 0));
-        /* To the rank that has these keys next; in the last step that is the rank they belong
-         * to. */
+        /* To the rank that has these keys next; in the last step this is their owner. */
         LT_TRY(pass_on(r, theirs, mine, count, LT_F32, &gradients));
         LT_TRY(step < c->n - 1 ? wait_for(r, &keys) : LT_OK);
         LT_TRY(wait_for(r, &gradients));

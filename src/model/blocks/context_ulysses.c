@@ -34,7 +34,7 @@ static sizes sizes_of(const lt_exec *r, const lt_attention_args *a) {
     return s;
 }
 
-/* The rows that go to or come from rank `rank`: (B, T, width). */
+/* The rows sent to or received from rank `rank`: (B, T, width). */
 static lt_tensor block_of(const sizes *s, void *by_rank, lt_dtype dtype, int rank, int64_t width) {
     char *const data = (char *)by_rank +
                        (size_t)(rank * s->B * s->T * width) * lt_dtype_bytes(dtype);
@@ -133,7 +133,7 @@ static lt_err send_out(lt_exec *r, const lt_attention_bwd_args *a, const sizes *
 }
 
 /* Take what the ranks send back for this rank's tokens. For a key head that several ranks read, the
- * first one's part is stored and the others' are added. */
+ * first rank's part is stored and the others' are added. */
 static lt_err take_gradients(lt_exec *r, const lt_attention_bwd_args *a, const sizes *s) {
     lt_context *c = r->context;
     for (int j = 0; j < c->n; j++) {

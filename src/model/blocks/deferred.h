@@ -42,7 +42,7 @@ typedef struct lt_deferred {
 
 LT_MUST_USE lt_err lt_deferred_open(lt_deferred *a, int n_sets, int first, int end, bool apart);
 void lt_deferred_close(lt_deferred *a);
-/* Is anything of the layer deferred? Of a zeroed one: no. */
+/* Whether anything of the layer is deferred. False for a zeroed struct. */
 bool lt_deferred_has(const lt_deferred *a, const lt_model_spec *s, int layer);
 /* Take the memory for the operands of the largest batch, and for the places of APART. */
 void lt_deferred_carve(lt_deferred *a, const lt_model_spec *s, const lt_acts_shape *shape,
@@ -50,7 +50,7 @@ void lt_deferred_carve(lt_deferred *a, const lt_model_spec *s, const lt_acts_sha
 void lt_deferred_carve_apart(lt_deferred *a, const lt_model_spec *s, const lt_param_table *t,
                              lt_arena *arena);
 
-/* Call it when the backward pass of layers [first, end) of a set begins: forgets what was kept for
+/* Call it when the backward pass of layers [first, end) of a set begins: discards what was kept for
  * them. */
 void lt_deferred_begin(lt_deferred *a, int set, int first, int end);
 /* Keep the operands of a matrix' gradient; *kept false: it is computed at once. */

@@ -159,7 +159,7 @@ lt_layer_spec lt_exec_layer(const lt_exec *r, int layer) {
     return lt_layer_part(r->spec, layer, r->n_tp);
 }
 
-/* Index of a parameter that the model has. */
+/* Index of a parameter, which the model must have. */
 static int param_index(const lt_exec *r, lt_param_kind kind, int layer) {
     const lt_param_table *t = &r->model->table;
     const int index = lt_param_index(t, kind, layer);
@@ -179,7 +179,7 @@ lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer) {
     }
     if (m->stored != NULL && lt_param_index(&m->table, kind, layer) >= 0) {
         const lt_stored_weight *h = &m->stored[param_index(r, kind, layer)];
-        LT_ASSERT(h->n_ranges <= 1); /* Several have no one view: lt_linear_fwd. */
+        LT_ASSERT(h->n_ranges <= 1); /* Several have no single view: see lt_linear_fwd. */
         if (h->n_ranges == 1) {
             return h->ranges[0].w;
         }
@@ -194,7 +194,7 @@ lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer) {
                                       : lt_param_view(&r->model->table, kind, layer, &r->gradients);
 }
 
-/* The kinds that ops want in F32, in the order in which a layer's copies lie. */
+/* The kinds that ops need in F32, in the order of a layer's copies. */
 static const lt_param_kind f32_kinds[] = {LT_PARAM_XIELU, LT_PARAM_SINKS};
 #define N_F32_KINDS ((int)(sizeof f32_kinds / sizeof *f32_kinds))
 
@@ -330,7 +330,7 @@ lt_tensor lt_exec_bias_gradient(const lt_exec *r, lt_param_kind kind, int layer)
     return has_bias(r, kind) ? lt_exec_gradient(r, kind, layer) : (lt_tensor){0};
 }
 
-/* Is the matrix one tensor, of which a product reads all at once? */
+/* Whether the matrix is one tensor that a product reads as a whole. */
 static bool is_whole(const lt_exec *r, int index) {
     return !lt_decoded_has(r, index) && !in_fp8(r, index) &&
            (r->model->stored == NULL || r->model->stored[index].n_ranges == 0);
@@ -377,8 +377,8 @@ lt_err lt_exec_add_piece(lt_exec *r, lt_tensor y, int i) {
     return lt_exec_sum(r, &a);
 }
 
-/* Compute the product in the order of ranks of tp that have some columns of x and of the matrix
- * each (exec.pieces). */
+/* Compute the product in the order of ranks of tp that each have some columns of x and of the
+ * matrix (exec.pieces). */
 static lt_err product_in_pieces(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
                                 lt_param_kind kind, int layer) {
     const lt_tensor w = lt_exec_weight(r, kind, layer), none = {0};
@@ -419,7 +419,7 @@ lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, l
     return lt_lora_forward(r, y, x, b, kind, layer);
 }
 
-/* Is there a gradient to add to? */
+/* Whether there is a gradient to add to. */
 static bool adds(lt_exec *r, lt_param_kind kind) {
     const bool head = kind == LT_PARAM_HEAD || kind == LT_PARAM_EMBED || kind == LT_PARAM_SCORE,
                again = !r->fresh || (head && r->head_stored);
@@ -474,7 +474,7 @@ lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_par
     return lt_lora_backward(r, dx, kind, layer);
 }
 
-/* Do product and activation run apart, because something stands between them? */
+/* Whether product and activation are separate ops, because something comes between them. */
 static bool apart_from_act(const lt_exec *r, lt_param_kind kind, int layer) {
     return in_fp8(r, param_index(r, kind, layer)) || lt_lora_has(r, kind, layer) ||
            lt_lora_rows_have(r, kind, layer);

@@ -49,7 +49,7 @@ typedef struct {
 } lt_exec_verb;
 
 typedef struct {
-    uint64_t started_ns; /* When the op that runs now began. */
+    uint64_t started_ns; /* When the current op began. */
     const lt_model *model;
     const lt_model_spec *spec;
     lt_device *device;
@@ -67,7 +67,8 @@ typedef struct {
     /* lora.h: adapters beside linear layers; NULL: there are none. The base then has no
      * gradients. */
     struct lt_lora_run *lora;
-    struct lt_lora_rows *lora_rows; /* lora_pool.h: adapters that rows of a call chose; or NULL. */
+    /* lora_pool.h: adapters chosen by the rows of a call; or NULL. */
+    struct lt_lora_rows *lora_rows;
     /* By parameter index: weights in matmul_pack's layout, or NULL each; NULL: none. */
     const void **packed;
     lt_tensor decoded; /* (elements) of the model's type: scratch of decoded.h; absent: none. */
@@ -76,11 +77,11 @@ typedef struct {
     const float *f32;
     int64_t batch, seq;           /* B, T of this call. */
     struct lt_deferred *deferred; /* NULL: gradients of weights are computed with the others. */
-    struct lt_fp8 *fp8;           /* NULL: linear layers multiply what is stored. */
+    struct lt_fp8 *fp8;           /* NULL: linear layers multiply the stored weights. */
     struct lt_experts *experts;   /* NULL: all experts are here (expert.h). */
     struct lt_context *context;   /* NULL: sequences are whole (context.h). */
-    struct lt_shared *shared; /* NULL: each token of the batch has a row of its own (shared.h). */
-    struct lt_exact *exact;   /* NULL: the pass has an order of its own (exact.h). */
+    struct lt_shared *shared;     /* NULL: each token of the batch has its own row (shared.h). */
+    struct lt_exact *exact;       /* NULL: the pass uses its own order of sums (exact.h). */
     lt_group *tp;      /* The ranks that share every layer with this one (tp.h); NULL: none. */
     int n_tp, tp_rank; /* 1 and 0 without them. */
     int64_t first_id;  /* The first of the rows of embedding and head that are held here. */
@@ -110,7 +111,7 @@ typedef struct {
 
 /* Run a verb. In a pass that is being recorded, it runs between two pieces. */
 LT_MUST_USE lt_err lt_exec_run_verb(lt_exec *r, const lt_exec_verb *v);
-/* The same at once. */
+/* The same, immediately. */
 LT_MUST_USE lt_err lt_exec_run_verb_now(lt_exec *r, const lt_exec_verb *v);
 /* Call these before and after other verbs, which are not part of a recording. */
 void lt_exec_verb_begin(const lt_exec *r, lt_group *g);
@@ -132,7 +133,7 @@ lt_err lt_exec_end(lt_exec *r, int timed);
 LT_OP_MAP(LT_EXEC_OP)
 #undef LT_EXEC_OP
 
-/* queue: of the caller's, which outlives the context; NULL: one of its own. */
+/* queue: of the caller, which outlives the context; NULL: its own. */
 lt_err lt_exec_open(lt_exec *r, const lt_model *m, lt_queue *queue);
 void lt_exec_close(lt_exec *r); /* Accepts one that was never opened. */
 
@@ -148,11 +149,11 @@ lt_layer_spec lt_exec_layer(const lt_exec *r, int layer);
  * NULL. */
 lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer);
 lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer);
-/* The same for a bias; absent for LT_PARAM_KIND_COUNT, and on ranks that do not add it: a bias
- * after a sum over ranks is added by the first rank alone. */
+/* The same for a bias; absent for LT_PARAM_KIND_COUNT, and on ranks that do not add it: only the
+ * first rank adds a bias after a sum over ranks. */
 lt_tensor lt_exec_bias(const lt_exec *r, lt_param_kind kind, int layer);
 lt_tensor lt_exec_bias_gradient(const lt_exec *r, lt_param_kind kind, int layer);
-/* In F32 whatever the weights' type is; absent where the layer has none. */
+/* In F32 whatever the weights' type; absent if the layer has none. */
 lt_tensor lt_exec_xielu(const lt_exec *r, int layer); /* (2) */
 lt_tensor lt_exec_sinks(const lt_exec *r, int layer); /* (H) */
 /* Number of these elements per layer. lt_exec_f32_copy copies those of all layers, rounded as in
@@ -168,8 +169,8 @@ lt_err lt_exec_copy_f32(lt_exec *r, float *device);
 lt_tensor lt_heads(const lt_exec *r, const lt_tensor *x, int64_t first, int64_t count, int64_t d);
 lt_tensor lt_row_heads(const lt_tensor *x, int64_t first, int64_t count, int64_t d);
 
-/* y (rows, C) = the embedding of ids [+ of r->positions], scaled as the weights' type rounds the
- * factor. */
+/* y (rows, C) = the embedding of ids [+ of r->positions], times the factor rounded to the weights'
+ * type. */
 lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids);
 float lt_embedding_scale(const lt_exec *r);
 /* The sum in pieces (pieces > 1), i from 0: r->piece has the next one; the last makes y (rows, C),

@@ -92,7 +92,7 @@ static int64_t n_here(const lt_layer_acts *t) {
     return t->here_start.shape[0] - 1; /* Experts. */
 }
 
-/* A layer's counts, of its last meeting. */
+/* A layer's counts from its last exchange. */
 static lt_experts_counts counts_at(const lt_exec *r, const lt_layer_acts *t) {
     const lt_experts *x = r->experts;
     for (int i = 0; i < x->n_met; i++) {
@@ -185,7 +185,7 @@ lt_err lt_experts_meet(lt_exec *r, int layer, const lt_layer_acts *t) {
 lt_layer_acts lt_experts_here(const lt_exec *r, const lt_layer_acts *t) {
     lt_layer_acts here = *t;
     if (r->experts != NULL) {
-        /* One row at least: nobody reads it, and no tensor is empty. */
+        /* At least one row, which is never read, so that no tensor is empty. */
         const int64_t rows = came(r, t) > 0 ? came(r, t) : 1;
         here.xg = lt_tensor_rows(&t->xg, 0, rows);
         here.up = lt_tensor_rows(&t->up, 0, rows);
@@ -210,7 +210,7 @@ lt_tensor lt_experts_results(const lt_exec *r, const lt_layer_acts *t, lt_tensor
 
 /* ---- Rows on their way ---- */
 
-/* Elements of rows of C columns that go to and come from each rank. */
+/* Elements of rows of C columns that are sent to and received from each rank. */
 static void counts_of(const lt_exec *r, const lt_layer_acts *t, int64_t C, int64_t *to,
                       int64_t *back) {
     const lt_experts_counts k = counts_at(r, t);

@@ -34,11 +34,12 @@ typedef struct {
 typedef struct lt_experts {
     lt_group *group, *host; /* host: of verbs on host memory. */
     int n, rank;
-    double room;         /* As the options say. */
-    void *wire, *result; /* (room, C): rows as they travel; what the experts that are here give. */
-    void *home;          /* (R * K, C): this rank's own rows in expert order. */
-    int32_t *tell;       /* (E): rows for each expert; on the host, as what follows. */
-    int64_t *counts;     /* (2 n) */
+    double room; /* As the options say. */
+    /* (room, C): rows in the order of transfers; results of the local experts. */
+    void *wire, *result;
+    void *home;      /* (R * K, C): this rank's own rows in expert order. */
+    int32_t *tell;   /* (E): rows for each expert; on the host, as what follows. */
+    int64_t *counts; /* (2 n) */
     /* On a device: the counts of the layers and sets that were used last, as many as there can be.
      * With host memory the counts are in the layer's own tensors. */
     lt_experts_counts *met;
@@ -64,12 +65,12 @@ void lt_experts_close(lt_experts *x, lt_device *device);
  * Exchange how many rows go where, and store it in t->expert_count and t->here_start; once for each
  * layer of a forward pass. LIMIT: more rows than there is room for. */
 LT_MUST_USE lt_err lt_experts_meet(lt_exec *r, int layer, const lt_layer_acts *t);
-/* The layer's tensors for the experts that are here: xg, up, act and down with as many rows as
- * came, and expert_start of these experts. */
+/* The layer's tensors for the local experts: xg, up, act and down with as many rows as were
+ * received, and expert_start of these experts. */
 lt_layer_acts lt_experts_here(const lt_exec *r, const lt_layer_acts *t);
 /* Place for this rank's own rows in expert order; without a group xg. */
 lt_tensor lt_experts_own_rows(const lt_exec *r, const lt_layer_acts *t);
-/* Memory for the results of the rows that came, or for their gradients; without a group `own`. */
+/* Memory for the results of the received rows, or for their gradients; without a group `own`. */
 lt_tensor lt_experts_results(const lt_exec *r, const lt_layer_acts *t, lt_tensor own);
 /* Send this rank's rows, in expert order, to the ranks of their experts; and the results back. */
 LT_MUST_USE lt_err lt_experts_send(lt_exec *r, const lt_layer_acts *t, lt_tensor there,

@@ -4,7 +4,7 @@
 #include "model/pass/acts.h"
 #include "model/blocks/tp.h"
 
-#define ALIGN 16 /* Bytes, and so elements: rows as the copy engine wants them. */
+#define ALIGN 16 /* Bytes, and so elements: the copy engine's alignment of rows. */
 
 static int64_t padded(int64_t n) {
     return (n + ALIGN - 1) / ALIGN * ALIGN;
@@ -148,7 +148,7 @@ lt_err lt_fp8_refresh(lt_exec *r, lt_fp8 *f) {
     return LT_OK;
 }
 
-/* Where x (rows, cols) goes in 8 bits, as it lies. */
+/* Where x (rows, cols) is stored in 8 bits, not transposed. */
 static lt_tensor rows_of(const lt_fp8 *f, const lt_tensor *x, lt_dtype type, lt_tensor *scale) {
     LT_ASSERT(x->shape[0] <= f->rows);
     *scale = lt_scale_tensor(f->x_scale, row_kind(f), x->shape[0], x->shape[1]);

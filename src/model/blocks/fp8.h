@@ -36,7 +36,7 @@ typedef struct {
 
 typedef struct lt_fp8 {
     lt_fp8_recipe recipe;
-    lt_fp8_weight *weights; /* (n_params) by index in the table; absent where not cast. */
+    lt_fp8_weight *weights; /* (n_params), by index in the table; absent if it is not cast. */
     void *x;                /* Codes of the largest x or dy. */
     float *x_scale;
     bool wgrad;
@@ -47,10 +47,10 @@ typedef struct lt_fp8 {
     uint64_t version; /* those of this lt_model.version. */
 } lt_fp8;
 
-/* ARG: what a rank of tp holds of a matrix cuts blocks of 128 x 128. */
+/* ARG: the part of a matrix on a rank of tp cuts blocks of 128 x 128. */
 LT_MUST_USE lt_err lt_fp8_check(const lt_param_table *t, lt_fp8_recipe recipe);
 
-/* Is this parameter's product one of those? */
+/* Whether this parameter's product is one of those. */
 bool lt_fp8_takes(const lt_param *p);
 
 /* Carve the memory of a pass. weights: (n_params), or NULL to measure. Takes nothing with

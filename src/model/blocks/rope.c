@@ -67,7 +67,7 @@ void lt_rope_yarn_range(const lt_model_spec *s, double *low, double *high) {
     }
     *low = fmax(*low, 0);
     *high = fmin(*high, last);
-    *high += *low == *high ? 0.001 : 0; /* Else it would divide by zero. */
+    *high += *low == *high ? 0.001 : 0; /* Otherwise it would divide by zero. */
 }
 
 static float yarn_scaled(const lt_model_spec *s, int64_t i, float period) {
@@ -111,13 +111,13 @@ static float frequency_of(const lt_model_spec *s, int64_t i, int64_t length) {
     }
 }
 
-/* A table is made by all threads: 128k positions take one of them 0.3 s. */
+/* All threads make a table: for 128k positions a single one takes 0.3 s. */
 #define BLOCK_POSITIONS 64
 typedef struct {
     const lt_model_spec *s;
     float *table;
     float *frequency;   /* The frequencies of every row; NULL: each row has its own, */
-    int64_t n, columns; /* as a text that ends there has them. */
+    int64_t n, columns; /* those of a text that ends there. */
     float attention_factor;
 } rope_task;
 

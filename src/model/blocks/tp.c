@@ -9,7 +9,7 @@ lt_tp_run lt_tp_run_of(int64_t rows, int n, int rank) {
     return (lt_tp_run){each, first, left > each ? each : left > 0 ? left : 0};
 }
 
-/* More than (n - 1)^2 rows leave no rank without one. */
+/* With more than (n - 1)^2 rows every rank has at least one. */
 static bool each_has_rows(int64_t batch, int64_t seq, int n) {
     for (int64_t b = 1; b <= batch && b * seq <= (int64_t)(n - 1) * (n - 1); b++) {
         if (lt_tp_run_of(b * seq, n, n - 1).count == 0) {
@@ -146,7 +146,7 @@ static lt_err scatter(lt_exec *r, lt_tensor all, lt_exec_verb_part part) {
                               .dtype = all.dtype});
 }
 
-/* The rows of a member are complete, which a scatter of `all` will send to it. */
+/* The rows of a member, which a scatter of `all` will send to it, are complete. */
 static lt_err send_early(lt_exec *r, lt_tensor all, int member) {
     const int64_t count = run_count(r, &all);
     return run(r, LT_TIMED_SCATTER, 0,
@@ -211,13 +211,13 @@ static lt_err weight_gradient(lt_exec *r, lt_tensor dy, lt_tensor x, lt_tp_run r
     return err;
 }
 
-/* The member whose rows a gather brings as the i-th, from 1; 0: this rank. */
+/* The member whose rows a gather delivers as the i-th, from 1; 0: this rank. */
 static int coming(const lt_exec *r, int i) {
     return (r->tp_rank - i + r->n_tp) % r->n_tp;
 }
 
-/* The rows of every other member are sent to it as soon as they are complete; this rank's are
- * computed last. */
+/* The rows of every other member are sent as soon as they are complete; this rank's are computed
+ * last. */
 static lt_err product_then_scatter(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind,
                                    lt_param_kind bias, int layer, bool back) {
     for (int i = 1; i <= r->n_tp; i++) {

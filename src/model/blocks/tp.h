@@ -33,13 +33,13 @@
 
 #include "model/blocks/exec.h"
 
-/* `rows` rows cut into n runs. */
+/* `rows` rows divided into n runs. */
 typedef struct {
     int64_t each, first, count; /* Rows of a whole run; the first row and the count of a rank's. */
 } lt_tp_run;
 lt_tp_run lt_tp_run_of(int64_t rows, int n, int rank);
 
-/* ARG unless rows of `seq` tokens, 1 to `batch` of them together, leave each of n ranks some; the
+/* ARG unless rows of `seq` tokens, 1 to `batch` of them together, give each of n ranks some; the
  * message names a length that does. */
 LT_MUST_USE lt_err lt_tp_check_rows(int64_t batch, int64_t seq, int n);
 /* Join the group: from now on the pass computes this rank's part. The model holds that part
@@ -77,11 +77,11 @@ LT_MUST_USE lt_err lt_tp_linear_bwd_gathered(lt_exec *r, lt_tensor dx, lt_tensor
 LT_MUST_USE lt_err lt_tp_linear_bwd_scattered(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x,
                                               lt_param_kind kind, lt_param_kind bias, int layer);
 
-/* x = the sum of every rank's, contiguous. */
+/* x = the sum over all ranks, contiguous. */
 LT_MUST_USE lt_err lt_tp_sum(lt_exec *r, lt_tensor x);
-/* The same over the number of ranks. */
+/* The same, divided by the number of ranks. */
 LT_MUST_USE lt_err lt_tp_mean(lt_exec *r, lt_tensor x);
-/* x = the largest of every rank's. */
+/* x = the maximum over all ranks. */
 LT_MUST_USE lt_err lt_tp_max(lt_exec *r, lt_tensor x);
 /* x (n, ...), contiguous: x[i] = rank i's x[i]. */
 LT_MUST_USE lt_err lt_tp_share(lt_exec *r, lt_tensor x);

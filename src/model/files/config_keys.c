@@ -29,9 +29,9 @@
 #define FULL (BIT(GPT2) | BIT(LLAMA) | BIT(APERTUS) | BIT(SWITCH) | BIT(OLMO2) | BIT(GRANITE))
 
 typedef enum {
-    PASSED,     /* Without effect. */
-    READ,       /* By code of its own: config_read.c, config_rope.c. */
-    ONLY_FALSE, /* false, null, 0, or nothing in it. */
+    PASSED,     /* Has no effect. */
+    READ,       /* Read by its own code: config_read.c, config_rope.c. */
+    ONLY_FALSE, /* Only false, null, 0, or empty. */
     ONLY_TRUE,  /* true or null. */
     ONLY_NULL,
     ONLY_FULL,  /* A list of full_attention. */
@@ -43,7 +43,7 @@ static const struct {
     rule rule;
     unsigned families;
 } rules[] = {
-    /* Attention other than over what came before. */
+    /* Attention other than over earlier tokens. */
     {"is_causal", ONLY_TRUE, ALL_FAMILIES},
     {"use_bidirectional_attention", ONLY_FALSE, ALL_FAMILIES},
     {"add_cross_attention", ONLY_FALSE, ALL_FAMILIES},
@@ -52,13 +52,13 @@ static const struct {
     {"alibi", ONLY_FALSE, ALL_FAMILIES},
     {"use_mrope", ONLY_FALSE, ALL_FAMILIES},
     {"scale_attn_by_inverse_layer_idx", ONLY_FALSE, ~BIT(GPT2)},
-    {"sliding_window", ONLY_NULL, FULL}, /* Its cache would forget. */
+    {"sliding_window", ONLY_NULL, FULL}, /* Its cache would drop tokens. */
     {"layer_types", ONLY_FULL, FULL},
     /* Other weights, other layers. */
     {"quantization_config", ONLY_MXFP4, BIT(GPT_OSS)}, /* Its tensors are decoded. */
     {"quantization_config", ONLY_NULL, ALL_FAMILIES},
     {"compression_config", ONLY_NULL, ALL_FAMILIES},
-    {"quantization", ONLY_NULL, ALL_FAMILIES}, /* MLX. */
+    {"quantization", ONLY_NULL, ALL_FAMILIES}, /* MLX's key. */
     {"per_layer_config", ONLY_NULL, ALL_FAMILIES},
     {"fusion_config", ONLY_NULL, ALL_FAMILIES},
     {"transformers_weights", ONLY_NULL, ALL_FAMILIES},
@@ -72,7 +72,8 @@ static const struct {
     {"id2label", READ, ALL_FAMILIES},
     {"num_labels", READ, ALL_FAMILIES},
     {"token_classification_bias", READ, ALL_FAMILIES}, /* transformers' where it has one. */
-    {"step_separator", READ, ALL_FAMILIES},            /* Ours, of a model that judges steps. */
+    /* Lateen's key, for a model that judges steps. */
+    {"step_separator", READ, ALL_FAMILIES},
     {"rope_parameters", READ, ~BIT(GPT2)},
     {"rope_scaling", READ, ~BIT(GPT2)},
     {"rope_theta", READ, ~BIT(GPT2)},
@@ -107,7 +108,7 @@ static const struct {
     {"max_window_layers", PASSED, BIT(SMOLLM3) | BIT(QWEN3_MOE)},
     {"router_jitter_noise", PASSED, BIT(MIXTRAL)},
     {"output_router_logits", PASSED, BIT(MIXTRAL) | BIT(QWEN3_MOE) | BIT(GPT_OSS)},
-    {"reorder_and_upcast_attn", PASSED, BIT(GPT2)}, /* Attention is F32 here. */
+    {"reorder_and_upcast_attn", PASSED, BIT(GPT2)}, /* Attention is in F32 here. */
     {"n_ctx", PASSED, BIT(GPT2)},
     {"head_dim", PASSED, BIT(GPT2)},
     {"classifier_dropout", PASSED, BIT(GPT2)},
@@ -176,7 +177,7 @@ static bool allowed(rule r, const json_t *value) {
     }
 }
 
-/* Index of the key's rule in the family, the first of several; -1: it has none. */
+/* Index of the key's rule in the family, the first of several; -1: there is none. */
 static int rule_of(lt_family family, const char *key) {
     for (size_t i = 0; i < N_RULES; i++) {
         if ((rules[i].families >> family & 1) != 0 && strcmp(rules[i].key, key) == 0) {

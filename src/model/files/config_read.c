@@ -65,7 +65,7 @@ static lt_err read_id(int64_t *out, const json_t *config, const char *key, const
     return LT_OK;
 }
 
-/* One id of a list, or the only one; -1 stands for none. */
+/* One id of a list, or the only one; -1 means none. */
 static lt_err add_end(lt_ends *e, const json_t *value, const char *key, const char *what) {
     if (!json_is_integer(value) || json_integer_value(value) > INT32_MAX) {
         LT_FAIL(LT_ERR_FORMAT, "%s: '%s' is neither a token id nor a list of them", what, key);
@@ -181,7 +181,7 @@ static lt_err read_layer_types(lt_model_spec *spec, const json_t *types, const c
     return LT_OK;
 }
 
-/* Without layer_types, the layers that do not rotate slide. We cannot express this, unless all
+/* Without layer_types, the layers that do not rotate slide. This cannot be expressed unless all
  * layers slide, or none. */
 static lt_err check_windows_of_no_rope(lt_model_spec *spec, const char *what) {
     int64_t n = 0;
@@ -252,7 +252,7 @@ static lt_err read_dense(lt_model_spec *spec, const json_t *config, const char *
     return LT_OK;
 }
 
-/* A layer has another window than the one given. */
+/* Some layer has a window other than the given one. */
 static bool some_see_all(const lt_model_spec *spec, int64_t window) {
     bool some = false;
     for (int64_t i = 0; i < spec->n_layers; i++) {
@@ -375,7 +375,7 @@ static lt_err read_scores(lt_model_spec *spec, const json_t *config, const char 
     return LT_OK;
 }
 
-/* null: as many as heads, also where the family has another number by itself. */
+/* null: as many as heads, even if the family's default is another number. */
 static void read_no_kv_heads(lt_model_spec *spec, const json_t *config) {
     if (json_is_null(json_object_get(config, "num_key_value_heads"))) {
         spec->n_kv_heads = 0;
@@ -420,7 +420,7 @@ lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what
     LT_TRY(read_window(&spec, row, config, what));
     LT_TRY(read_scores(&spec, config, what));
     lt_model_spec_derive(&spec);
-    if (lt_model_spec_check(&spec) != LT_OK) { /* A file's fault, not the caller's. */
+    if (lt_model_spec_check(&spec) != LT_OK) { /* The file is at fault, not the caller. */
         return lt_error_prefix(LT_ERR_FORMAT, "%s", what);
     }
     *out = spec;

@@ -36,7 +36,7 @@ static const char *const known_keys[] = {
     "factor",           "low_freq_factor", "long_factor",  "original_max_position_embeddings",
     "high_freq_factor", "beta_fast",       "beta_slow",    "attention_factor",
     "mscale_all_dim",   "mscale",          "short_factor", "truncate",
-    "finetuned", /* A note of YaRN's authors. */
+    "finetuned", /* A note by YaRN's authors. */
 };
 
 typedef struct {
@@ -74,7 +74,7 @@ static lt_err read_type(const reading *r, lt_rope_scaling *out) {
     LT_TRY(lt_json_str(r->rope, "type", &type, true, r->what));
     LT_TRY(lt_json_str(r->rope, "rope_type", &type, true, r->what));
     if (phi3(r->spec) && (strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0)) {
-        type = "longrope"; /* What early Phi-3 files call it. */
+        type = "longrope"; /* The name in early Phi-3 files. */
     }
     for (int i = 0; i < LT_ROPE_COUNT; i++) {
         const size_t used = strlen(known);
@@ -117,7 +117,7 @@ static lt_err read_partial(const reading *r) {
     return LT_OK;
 }
 
-/* The original context: beside the object, in it, or the context. */
+/* The original context: beside the object, in it, or the context itself. */
 static lt_err read_original(const reading *r) {
     lt_model_spec *s = r->spec;
     s->rope_original_seq = phi3(s) ? 4096 : (double)s->max_seq;
@@ -130,7 +130,7 @@ static lt_err read_original(const reading *r) {
                                     &s->rope_original_seq, true, r->what);
 }
 
-/* null, but not a missing key, stands for the context over the original one. */
+/* null, but not a missing key, means the context divided by the original one. */
 static lt_err read_factor(const reading *r, bool optional) {
     lt_model_spec *s = r->spec;
     s->rope_factor = (double)s->max_seq / s->rope_original_seq;
@@ -155,7 +155,7 @@ static lt_err read_yarn(const reading *r) {
     LT_TRY(lt_json_f64(r->rope, "beta_fast", &fast, true, r->what));
     LT_TRY(lt_json_f64(r->rope, "beta_slow", &slow, true, r->what));
     LT_TRY(lt_json_bool(r->rope, "truncate", &truncate, true, r->what));
-    if (!truncate && by_type(s)) { /* It looks for it in another place. */
+    if (!truncate && by_type(s)) { /* transformers looks for it elsewhere. */
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: yarn without truncation by layer type", r->what);
     }
     s->rope_beta_fast = fast != 0 ? fast : 32;
@@ -244,7 +244,7 @@ static lt_err read_object(const reading *r) {
     return read_scaling(r);
 }
 
-/* An object, or null as if it were absent. */
+/* An object; null counts as absent. */
 static lt_err check_object(const json_t *in, const char *key, const char *what) {
     const json_t *value = json_object_get(in, key);
     if (value != NULL && !json_is_null(value) && !json_is_object(value)) {

@@ -21,7 +21,7 @@
 void lt_decoded_carve(lt_exec *r, const lt_param_table *t, lt_dtype dtype, bool on_device,
                       lt_arena *a);
 
-/* Is this parameter one of those matrices? */
+/* Whether this parameter is one of those matrices. */
 bool lt_decoded_has(const lt_exec *r, int index);
 /* Rows [first, first + n) of a linear layer's weight: a view of it, or decoded numbers, which are
  * valid until the next call; n is then at most LT_DECODED_ELEMENTS / K, or 1. */

@@ -34,7 +34,7 @@ typedef struct {
     const char *arch;
 } keys;
 
-/* The number under "<arch>.<suffix>"; absent: *out stays. */
+/* The number under "<arch>.<suffix>"; *out is unchanged if it is absent. */
 static lt_err real(const keys *k, const char *suffix, double *out) {
     char key[128];
     lt_err err;
@@ -89,7 +89,7 @@ static lt_err numbers_of(const lt_gguf *g, const char *name, int64_t n, float *o
     return LT_OK;
 }
 
-/* Pairs in front of those that stand still; -1: none do. */
+/* Number of pairs before those that do not rotate; -1: all rotate. */
 static int64_t moving_pairs(const float *divisors, int64_t n) {
     int64_t moving = n;
     while (moving > 0 && (double)divisors[moving - 1] >= LT_STILL / 10) {
@@ -147,7 +147,7 @@ static lt_err read_divisors(lt_model_spec *spec, const keys *k) {
     return LT_OK;
 }
 
-/* Short and long factors: both or none. */
+/* Short and long factors: both or neither. */
 static lt_err read_factors(lt_model_spec *spec, const keys *k) {
     const int64_t n = lt_rope_columns(spec);
     bool has_short, has_long;
@@ -169,7 +169,7 @@ static double mscale(double factor, double by) {
     return factor <= 1 ? 1 : 0.1 * by * log(factor) + 1;
 }
 
-/* Do files of the family round YaRN's bounds? */
+/* Whether files of the family round YaRN's bounds. */
 static bool rounds(const lt_model_spec *s) {
     const lt_model_spec *own = &lt_family_get(s->family)->preset;
     return own->rope_scaling != LT_ROPE_YARN || own->rope_truncate;

@@ -73,7 +73,7 @@ static void put_xielu(const saving *s) {
         beta[i] = LT_XIELU_BETA;
         eps[i] = LT_XIELU_EPS;
     }
-    for (int i = 0; i < 4; i++) { /* llama.cpp's keys have no architecture in front. */
+    for (int i = 0; i < 4; i++) { /* llama.cpp's keys are not preceded by the architecture. */
         lt_gguf_out_array(s->o, names[i], LT_GGUF_F32, values[i], (uint64_t)spec->n_layers);
     }
 }
@@ -208,7 +208,7 @@ static const char *inexpressible(const lt_model_spec *s) {
     return window_inexpressible(s, traits->window);
 }
 
-/* Such a model is refused, not written incompletely. */
+/* Such a model is refused rather than written incompletely. */
 static lt_err check_expressible(const lt_model_spec *s, const char *path) {
     const char *what = inexpressible(s);
     if (what != NULL) {

@@ -23,7 +23,7 @@ typedef struct {
     lt_dtype dtype;
     int n_dims;
     int64_t shape[LT_MAX_DIMS];
-    const unsigned char *data; /* Inside the map. */
+    const unsigned char *data; /* It points into the map. */
     size_t bytes;
 } lt_safetensor;
 
@@ -35,7 +35,7 @@ typedef struct {
 } lt_safetensors;
 
 LT_MUST_USE lt_err lt_safetensors_open(lt_safetensors *out, const char *path);
-/* From memory that the caller keeps; name leads the messages. */
+/* From memory that the caller keeps; messages begin with name. */
 LT_MUST_USE lt_err lt_safetensors_parse(lt_safetensors *out, const void *data, size_t bytes,
                                         const char *name);
 void lt_safetensors_close(lt_safetensors *s);

@@ -17,7 +17,7 @@
 #define SHARD_BYTES_DEFAULT ((int64_t)5000000000) /* transformers' own default until 2026. */
 
 typedef struct {
-    const char *values; /* The parameter's, in host memory, in this type: */
+    const char *values; /* The parameter's values, in host memory, in this type: */
     lt_dtype from;
     lt_name_place place;
     lt_dtype dtype;
@@ -34,7 +34,7 @@ typedef struct {
     void *copy; /* Copy of a device's memory; NULL: flat is the model's own. */
 } out_list;
 
-/* Element i of the foreign tensor lies here in our parameter. */
+/* The index in Lateen's parameter of element i of the foreign tensor. */
 static int64_t index_in_param(const lt_name_place *p, int64_t i) {
     const int64_t per_expert = p->rows * p->cols, inside = i % per_expert;
     int64_t row = p->transposed ? inside % p->rows : inside / p->cols;
@@ -177,7 +177,7 @@ static lt_err list_all(out_list *l, const lt_model *m, lt_dtype dtype) {
             LT_TRY(list_add_constant(l, &family->constants[c], layer, dtype));
         }
     }
-    for (size_t i = 0; i < l->n; i++) { /* Only now do the lists stay where they are. */
+    for (size_t i = 0; i < l->n; i++) { /* Only now do the lists no longer move. */
         l->tensors[i].name = l->names[i];
         l->tensors[i].ctx = &l->ctxs[i];
     }
@@ -192,7 +192,7 @@ static int64_t out_bytes(const lt_safetensor_out *t) {
     return bytes;
 }
 
-/* First tensor of the shard after the one that begins at `from`. */
+/* First tensor after the shard that begins at `from`. */
 static size_t shard_end(const out_list *l, size_t from, int64_t limit) {
     int64_t bytes = 0;
     size_t i = from;
@@ -249,7 +249,7 @@ static lt_err write_shards(const out_list *l, const char *folder, int64_t limit)
             json_object_set_new(weight_map, l->tensors[i].name, json_string(name));
         }
     }
-    /* A reader would take what an earlier model has left in the folder. */
+    /* Otherwise a reader would use files that an earlier model has left in the folder. */
     LT_TRY_DONE(
         lt_path_join(path, folder, n_shards > 1 ? LT_SAFETENSORS_SINGLE : LT_SAFETENSORS_INDEX));
     if (unlink(path) != 0 && errno != ENOENT) {

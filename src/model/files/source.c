@@ -17,7 +17,7 @@
 #define INDEX_BYTES_MAX ((size_t)64 << 20)
 #define MAX_SHARDS      4096
 
-/* A tensor that several shards hold must be the same in each: which one counts is not said. */
+/* A tensor in several shards must be the same in each, because nothing says which one counts. */
 static lt_err check_repeated(const lt_source *s, const char *folder, const char *file) {
     const lt_safetensors *last = &s->shards[s->n_shards - 1];
     for (size_t i = 0; i < last->n_tensors; i++) {
@@ -55,7 +55,7 @@ static lt_err add_shard(lt_source *s, const char *folder, const char *file) {
     return check_repeated(s, folder, file);
 }
 
-/* Every file the index names, once. */
+/* Add each file that the index names once. */
 static lt_err add_indexed_shards(lt_source *s, const char *folder, const char *index_path) {
     lt_err err = LT_OK;
     json_t *root = NULL, *seen = json_object(), *file;

@@ -37,9 +37,9 @@ typedef struct lt_source {
     size_t n_bin_weights;
     const lt_name_row *names; /* The source's names of our parameters. */
     int n_names;
-    const char *embed_as_head; /* The embedding's name, where the file has it under the head's. */
-    const char *prefix;        /* Some files leave this start of the names out; NULL: none do. */
-    /* Rows of q and k stand in pairs (2i, 2i+1): to be brought into halves. */
+    const char *embed_as_head; /* The embedding's name, if the file has it under the head's. */
+    const char *prefix;        /* Some files omit this prefix of the names; NULL: none do. */
+    /* Rows of q and k are in pairs (2i, 2i+1), which must be separated into halves. */
     bool rope_interleaved;
     bool norms_plus_one; /* GGUF keeps gemma's 1 + gain. */
     bool new_scores;     /* The model has a score head that the source has not. */
@@ -48,20 +48,20 @@ typedef struct lt_source {
 /* Open a source and fill the spec from its metadata. Free with lt_weight_source_close. */
 LT_MUST_USE lt_err lt_weight_source_open(lt_source *out, lt_model_spec *spec, const char *path);
 void lt_weight_source_close(lt_source *s);
-/* Bytes of the tensors in the mapped files: so much becomes resident when all are read. */
+/* Bytes of the tensors in the mapped files, which become resident when all are read. */
 size_t lt_weight_source_bytes(const lt_source *s);
 
-/* Are some tensors of a file of block types? Of a folder never. */
+/* Whether some tensors of a file have block types. Never for a folder. */
 LT_MUST_USE lt_err lt_weight_source_has_blocks(bool *out, const char *path);
 
-/* Are most of its bytes fp32 numbers? */
+/* Whether most of its bytes are fp32 numbers. */
 LT_MUST_USE lt_err lt_weight_source_is_fp32(bool *out, const char *path);
 
-/* The file's mixture of types, "Q4_K_M", where it names one; else the type with most bytes. */
+/* The file's mixture of types, "Q4_K_M", if it names one; otherwise the type with most bytes. */
 #define LT_SOURCE_TYPE_BYTES 16
 LT_MUST_USE lt_err lt_weight_source_type(char out[LT_SOURCE_TYPE_BYTES], const char *path);
 
-/* False: there is no such tensor. A tensor of a type we do not decode: UNSUPPORTED. */
+/* False: there is no such tensor. UNSUPPORTED: its type cannot be decoded. */
 LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out,
                                   bool *found);
 

@@ -19,7 +19,7 @@
 #include "tensor/block.h"
 #include "tensor/ops.h"
 
-/* Where ranges come from: a file, with rows in pairs or not, or random numbers. */
+/* The source of ranges: a file, with rows in pairs or not, or random numbers. */
 typedef struct {
     lt_model *m;
     const lt_stored_origin (*origins)[LT_STORED_RANGES]; /* NULL: random */
@@ -57,8 +57,8 @@ bool lt_stored_range_moves(const lt_weight_range *range, const lt_stored_origin 
            w->shape[1] < origin->cols || (uintptr_t)w->data % align != 0;
 }
 
-/* Must the range be rewritten, because its bytes differ from the file's or the host cannot read
- * them there? */
+/* Whether the range must be rewritten, because its bytes differ from the file's or the host cannot
+ * read them there. */
 static bool needs_rewrite(const making *k, int param, int range) {
     return k->origins == NULL ||
            lt_stored_range_moves(&k->m->stored[param].ranges[range], &k->origins[param][range]);
@@ -68,7 +68,8 @@ static bool needs_copy(const making *k, int param, int range) {
     return !k->m->backend->host_memory || needs_rewrite(k, param, range);
 }
 
-/* Copies rows of `cols` numbers of a matrix of the file to `dst`, in our order and in this type. */
+/* Copies rows of `cols` numbers of a matrix of the file to `dst`, in Lateen's order and in this
+ * type. */
 typedef struct {
     lt_stored_origin origin;
     int64_t cols;
@@ -320,7 +321,7 @@ static lt_err pack_range(packing *p, int param, int range) {
     LT_TRY(p->raw != NULL ? bring(p, param, range) : LT_OK);
     LT_TRY(b->ops->matmul_pack(p->q,
                                &(lt_matmul_pack_args){.dst = p->at, .b = r->w, .trans_b = true}));
-    if (p->raw != NULL) { /* Another range's place next. */
+    if (p->raw != NULL) { /* The place of another range follows. */
         LT_TRY(b->sync(p->q));
         r->w.data = NULL;
     }
@@ -347,7 +348,7 @@ static lt_err pack_param(packing *p, int param) {
     return LT_OK;
 }
 
-/* A host looks embedding rows up in the plain blocks. */
+/* A host looks up rows of the embedding in unpacked blocks. */
 static bool is_packed(const lt_model *m, int param) {
     return m->stored[param].n_ranges > 0 && (m->table.params[param].kind != LT_PARAM_EMBED ||
                                              m->spec.tied || !m->backend->host_memory);

@@ -37,7 +37,7 @@ lt_err lt_stored_slices_plan(lt_stored_weight **stored, size_t *bytes, const cha
     return err;
 }
 
-/* The memory of this rank's slices, one unit's behind the other's. */
+/* The memory of this rank's slices, one unit after another. */
 static lt_err place_slices(lt_model *m, lt_stored_slices *s, const size_t *bytes) {
     size_t at = 0;
     for (int u = 0; u < m->table.n_units; u++) {

@@ -29,7 +29,7 @@ typedef struct {
 typedef struct {
     const lt_source *source;
     const lt_model *m;
-    bool on_device; /* Where they are to be. */
+    bool on_device; /* Where they will be. */
     const lt_param *param;
     widened_list *widened;
     lt_stored_weight stored;
@@ -51,7 +51,7 @@ static bool is_encoded(const lt_model *m, lt_param_kind kind) {
     return type != LT_F32 && lt_stored_weights_is_matrix(kind) && !(top && nf4);
 }
 
-/* The type that a matrix of the file is kept in. */
+/* The type in which a matrix of the file is kept. */
 static lt_dtype kept_type(const lt_model *m, lt_param_kind kind, lt_dtype stored, int64_t cols) {
     const lt_dtype type = m->options.stored_as;
     size_t bytes;
@@ -73,7 +73,7 @@ static bool product_takes(const lt_model *m, bool on_device, const lt_tensor *w)
            (m->options.decoded && (w->dtype == LT_NF4_DOUBLE || lt_block_decodes(w->dtype)));
 }
 
-/* NULL, or why this part cannot stay as it is stored. */
+/* NULL, or why this part cannot be kept as it is stored. */
 static const char *refuse_part(const finding *f, const lt_weight *w, const lt_name_place *p,
                                const lt_tensor *rows) {
     return p->stacked || f->param->n_dims != 2 || w->scales != NULL ? "experts"
@@ -362,7 +362,7 @@ size_t lt_stored_mapped_bytes(const lt_source *source, const lt_param_table *t) 
     return (size_t)((double)lt_weight_source_bytes(source) * ((double)held / (double)all));
 }
 
-/* Do any ranges lie in the mapped files still? */
+/* Whether any ranges are still in the mapped files. */
 static bool reads_source(const lt_model *m) {
     const char *const first = m->stored_copies, *const end = first + m->stored_copies_bytes;
     for (int i = 0; i < m->table.n_params; i++) {
@@ -385,7 +385,7 @@ lt_err lt_stored_weights_keep(lt_model *m, lt_source *source) {
         LT_FAIL(LT_ERR_OOM, "model");
     }
     *m->stored_source = *source;
-    m->stored_source->path = NULL; /* The caller's. */
+    m->stored_source->path = NULL; /* It belongs to the caller. */
     *source = (lt_source){0};
     return LT_OK;
 }

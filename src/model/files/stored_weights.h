@@ -53,12 +53,13 @@ int64_t lt_stored_most_rows(const lt_param_table *t, const lt_stored_weight *sto
 LT_MUST_USE lt_err lt_stored_number_rows(lt_model *m);
 /* Bytes of the mapped files that become resident when the weights in this table are read. */
 size_t lt_stored_mapped_bytes(const lt_source *source, const lt_param_table *t);
-/* Must this range be copied on the host, and how many bytes does it then take? */
+/* Whether this range must be copied on the host, and how many bytes it then takes. */
 bool lt_stored_range_moves(const lt_weight_range *range, const lt_stored_origin *origin);
 size_t lt_stored_range_bytes(const lt_weight_range *range);
 /* The model takes over the open source, which is left empty; on a device nothing more is read from
  * it. */
-/* A range as it is to be multiplied, to dst on the host, and behind it its scales. */
+/* Write a range in the form in which it is multiplied to dst on the host, followed by its
+ * scales. */
 LT_MUST_USE lt_err lt_stored_range_write(lt_model *m,
                                          const lt_stored_origin (*origins)[LT_STORED_RANGES],
                                          int param, int range, unsigned char *dst);
@@ -116,7 +117,7 @@ int64_t lt_weight_pair_rows(const lt_source *s, const lt_model_spec *spec, const
 /* The row of ours to which row r of the file goes: pairs (2i, 2i + 1) of a head become rows i and i
  * + half. head 0: r. */
 int64_t lt_weight_target_row(int64_t head, int64_t r);
-/* The inverse: where row r of ours stands in the file. */
+/* The inverse: the row in the file of Lateen's row r. */
 int64_t lt_weight_source_row(int64_t head, int64_t r);
 
 #endif

@@ -43,13 +43,14 @@ typedef struct {
     int64_t first_chunk; /* Index of the first chunk among those of all. */
     /* > 0: rows (of a vector, elements) come in pairs within groups of this many. */
     int64_t pair_rows;
-    bool transposed; /* The file keeps (cols, rows). */
+    bool transposed; /* The file has (cols, rows). */
     float add;
     atomic_llong bad; /* Index of an element that is not finite, or -1. */
 } transfer;
 
 static bool all_finite(const float *x, int64_t n) {
-    uint32_t worst = 0; /* Largest exponent field, as bits: vectorises where isfinite does not. */
+    /* The largest exponent field, as bits: this is vectorised, while isfinite is not. */
+    uint32_t worst = 0;
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, &x[i], sizeof bits);
@@ -89,7 +90,7 @@ static bool takes_whole_rows(const transfer *t) {
     return t->n_cols == t->cols && t->pair_rows == 0 && !t->transposed && t->w.scales == NULL;
 }
 
-/* The file's bits are the model's. */
+/* Whether the file's bits are the model's. */
 static bool is_copy(const transfer *t) {
     return t->w.type == LT_BF16 && t->m->options.dtype == LT_BF16 && !lt_model_has_master(t->m) &&
            takes_whole_rows(t) && t->add == 0.0f;
@@ -311,7 +312,7 @@ lt_err lt_weight_each_part(const lt_source *s, const lt_model_spec *spec, const 
     return LT_OK;
 }
 
-/* What is to be transferred. */
+/* The transfers to be made. */
 typedef struct {
     lt_model *m;
     const lt_source *source;
@@ -505,7 +506,7 @@ struct lt_filling {
 
 static void *fill_async(void *arg) {
     struct lt_filling *f = arg;
-    lt_thread_set_count(f->n_threads); /* As who opened the model has it. */
+    lt_thread_set_count(f->n_threads); /* As in the thread that opened the model. */
     lt_failure_keep(&f->failure, fill(f->m, &f->source));
     lt_weight_source_close(&f->source);
     return NULL;

@@ -37,7 +37,7 @@ static const lt_safetensor *find(const reading *g, const char *name) {
 
 /* ---- config.json ---- */
 
-/* The keys that are the head's and not a Llama's. */
+/* The keys of a head that a Llama does not have. */
 static const char *const own_keys[] = {"draft_vocab_size", "eagle_config", "target_hidden_size",
                                        "norm_before_residual"};
 
@@ -95,7 +95,7 @@ static lt_err check_target(const reading *g, int64_t target_width) {
     return LT_OK;
 }
 
-/* The plain block that the pass computes. */
+/* Check that it is the plain block that the pass computes. */
 static lt_err check_block(const reading *g, bool norm_before_residual) {
     const lt_model_spec *s = &g->head->spec;
     const lt_layer_spec l = lt_model_layer(s, 0);
@@ -113,7 +113,7 @@ static lt_err check_block(const reading *g, bool norm_before_residual) {
     return LT_OK;
 }
 
-/* Is it a head, and of which kind? */
+/* Find whether it is a head, and of which kind. */
 static lt_err check_architecture(const reading *g, const json_t *config) {
     const json_t *list = json_object_get(config, "architectures");
     const char *name = json_string_value(json_array_get(list, 0));
@@ -383,8 +383,8 @@ static bool is_piece(const reading *g, const char *name) {
     return false;
 }
 
-/* A tensor that we do not know means that the head is of another kind. But a model's folder has
- * other tensors besides those of its MTP layers. */
+/* An unknown tensor means that the head is of another kind. But a model's folder has other tensors
+ * besides those of its MTP layers. */
 static lt_err check_names(const reading *g, const lt_safetensors *file) {
     const bool is_mtp = g->head->is_mtp;
     for (size_t i = 0; i < file->n_tensors; i++) {

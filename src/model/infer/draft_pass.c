@@ -45,7 +45,7 @@ struct lt_draft_pass {
     int32_t *meta, *host_meta, *host_chosen;
     float *host_logits;
     int64_t n_out;
-    bool busy; /* The last call may still read host_meta. */
+    bool busy; /* The last call may still be reading host_meta. */
 };
 
 /* The metadata of the call, as the device sees it. */
@@ -277,7 +277,7 @@ lt_err lt_draft_pass_copy_page(lt_draft_pass *p, int64_t dst, int64_t src) {
 
 /* ---- Metadata ---- */
 
-/* Put n values among those to be uploaded. The tensor is their place on the device. values NULL: 0,
+/* Append n values to those to be uploaded; the tensor is their place on the device. values NULL: 0,
  * 1, .. */
 static lt_tensor put(lt_draft_pass *p, int64_t *at, const int32_t *values, int64_t n) {
     const lt_tensor t = lt_tensor_1d(p->meta + *at, LT_I32, n);
@@ -288,7 +288,7 @@ static lt_tensor put(lt_draft_pass *p, int64_t *at, const int32_t *values, int64
     return t;
 }
 
-/* Where `last` of row k of the last call stands in the table. */
+/* Position in the table of `last` of row k of the last call. */
 static int32_t number_of(const lt_draft_pass *p, int32_t hidden) {
     return hidden >= 0 ? hidden : (int32_t)(p->n_slots - 1 - hidden);
 }

@@ -32,8 +32,8 @@ typedef struct {
     void *ctx;
     lt_generate_stats *stats;
     lt_sampler sampler;
-    lt_ids own, *tokens; /* Prompt and new text: the caller's, or ours. */
-    int64_t n_prompt;    /* As many of the tokens stand before the new text. */
+    lt_ids own, *tokens; /* Prompt and new text, in the caller's list or this one. */
+    int64_t n_prompt;    /* Number of tokens before the new text. */
     lt_tokenizer_stream *stream;
     float *logits;
 } generation;
@@ -79,12 +79,12 @@ done:
     return err;
 }
 
-/* False: the caller wants no more. */
+/* False: the caller wants no more text. */
 static bool emit(const generation *g, const char *text, size_t bytes) {
     return bytes == 0 || g->on_text == NULL || g->on_text(g->ctx, text, bytes);
 }
 
-/* The next token, from the logits that stand in g->logits. */
+/* Choose the next token from g->logits. */
 static lt_err choose(generation *g, int32_t *id) {
     const lt_sampler_args how = {.how = &g->options->sampling,
                                  .tokens = (const int32_t *)g->tokens->data,
@@ -98,7 +98,7 @@ static lt_err choose(generation *g, int32_t *id) {
     return LT_OK;
 }
 
-/* Tokens one by one from the logits that stand in g->logits. */
+/* Generate tokens one by one, beginning with g->logits. */
 static lt_err continue_text(generation *g) {
     lt_generate_stats *st = g->stats;
     const double start = lt_clock_s();
@@ -143,7 +143,7 @@ static size_t shared(const generation *g, const lt_ids *prompt) {
     const int64_t limit = lt_rope_switch(g->spec), held = lt_session_length(g->session, 0);
     size_t n = 0;
     if (limit > 0 && held > limit && (int64_t)prompt->n <= limit) {
-        return 0; /* What is held was rotated as a long text. */
+        return 0; /* The held tokens were rotated as a long text. */
     }
     while (n + 1 < prompt->n && (int64_t)n < held && g->tokens->data[n] == prompt->data[n]) {
         n++;

@@ -90,7 +90,7 @@ bool lt_ends_add(lt_ends *e, int64_t id) {
     return true;
 }
 
-/* Those that the vocabulary has: a default of the family may lie outside. */
+/* Add ids that the vocabulary has: a family's default may lie outside. */
 static void add_within(lt_ends *e, int64_t id, int64_t vocab_size) {
     if (id < vocab_size) {
         (void)lt_ends_add(e, id);
@@ -284,7 +284,7 @@ lt_generation_defaults lt_model_generation(const lt_model *m) {
         }
         set_default(&d, fields[i].name, fields[i].whole && x < 0 ? 0 : x);
     }
-    if (json_is_false(draws)) { /* Whatever else it says: transformers is greedy then. */
+    if (json_is_false(draws)) { /* transformers is then greedy, whatever else the file says. */
         set_default(&d, "temperature", 0);
     }
     tell_passed_over(m);

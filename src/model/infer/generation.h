@@ -25,7 +25,7 @@ LT_MUST_USE lt_err lt_generation_read_gguf(lt_model *m, const lt_gguf *g);
 LT_MUST_USE lt_err lt_generation_write(const lt_model *m, const char *folder);
 LT_MUST_USE lt_err lt_generation_put_gguf(const lt_model *m, lt_gguf_out *o);
 
-/* What another model's files say. */
+/* Copy the settings of another model's files. */
 LT_MUST_USE lt_err lt_generation_copy(lt_model *m, const lt_model *from);
 void lt_generation_close(lt_model *m);
 

@@ -7,7 +7,7 @@
 #include "base/error.h"
 
 #define W      4
-#define SAMPLE 1024 /* Elements that guess where the k largest begin. */
+#define SAMPLE 1024 /* Number of elements from which the position of the k largest is estimated. */
 
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
@@ -225,7 +225,7 @@ int64_t lt_logits_top(const float *x, int64_t n, int64_t k, lt_candidate *out) {
         select_first(out, count, k);
         count = k;
     }
-    for (int64_t i = 0; i < count; i++) { /* What is excluded is no candidate. */
+    for (int64_t i = 0; i < count; i++) { /* Excluded ids are not candidates. */
         if (out[i].p == -INFINITY) {
             out[i--] = out[--count];
         }

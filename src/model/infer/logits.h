@@ -28,10 +28,10 @@ double lt_logits_entropy(const float *x, int64_t n, double lse);
 
 int64_t lt_logits_count_above(const float *x, int64_t n, float than); /* Strictly. */
 
-/* Collect the logits >= least, by rising id. */
+/* Collect the logits >= least, in ascending order of id. */
 int64_t lt_logits_collect(const float *x, int64_t n, float least, lt_candidate *out);
 
-/* The k largest (fewer if n is less, or of those above -inf), in any order; out has room for n.
+/* The k largest (fewer if n is smaller, or fewer are above -inf), in any order; out has room for n.
  * Ties: the lower ids. */
 int64_t lt_logits_top(const float *x, int64_t n, int64_t k, lt_candidate *out);
 
@@ -46,7 +46,7 @@ static inline bool lt_candidate_before(const lt_candidate *a, const lt_candidate
 void lt_heap_make(lt_candidate *c, int64_t n);
 /* The top goes to c[n - 1], the others are a heap of n - 1. */
 void lt_heap_pop(lt_candidate *c, int64_t n);
-/* The first k of the order to the front, in order. */
+/* Sort the first k of the order to the front. */
 void lt_candidates_sort(lt_candidate *c, int64_t n, int64_t k);
 
 /* By rising id. scratch: (n) */

@@ -58,7 +58,7 @@ size_t lt_paged_forward_page_bytes(const lt_model_spec *s, int64_t page_tokens, 
     return lt_paged_forward_layer_bytes(s, page_tokens, keys, values) * (size_t)s->n_layers;
 }
 
-/* What keeps its place whatever the shape of a call. */
+/* Carve what keeps its place whatever the shape of a call. */
 static void fixed_carve(lt_paged_forward *f) {
     const lt_model_spec *s = f->exec.spec;
     const lt_paged_forward_options *o = &f->o;
@@ -334,7 +334,8 @@ static int64_t bucket_of(int64_t n) {
     return b;
 }
 
-/* Does each sequence of the call have few rows, and are the logits of all rows wanted, in order? */
+/* Whether each sequence of the call has few rows, and the logits of all rows are needed, in
+ * order. */
 static bool decodes(const lt_paged_forward *f, const lt_paged_forward_rows *w) {
     bool in_order = w->q_max <= f->o.few_rows && w->n_out == w->n_rows;
     for (int64_t i = 0; in_order && i < w->n_out; i++) {
@@ -505,7 +506,7 @@ static lt_err record(lt_paged_forward *f, lt_graph **out) {
     return err != LT_OK ? err : ended;
 }
 
-/* As a graph where it can be one. */
+/* Run it as a graph if possible. */
 static lt_err run_padded(lt_paged_forward *f) {
     bool is_new = true;
     lt_paged_forward_graph *g = f->exec.backend->graph_begin != NULL ? find_graph(f, &is_new)
@@ -736,7 +737,7 @@ lt_err lt_paged_forward_preload(lt_paged_forward *f, int64_t first) {
         err = run_step(f, i, &s, 1);
         n_first = i < first ? b->missing(f->exec.device) : n_first;
     }
-    f->n_graphs = 0; /* Shapes that came are still new. */
+    f->n_graphs = 0; /* Shapes that have occurred still count as new. */
     b->preloaded(f->exec.device, n_first);
     return err;
 }

@@ -49,22 +49,22 @@ typedef struct {
     int64_t max_rows, max_seqs, max_out;     /* Most rows, sequences and outputs of one call. */
     int64_t out_rows;                        /* Rows of logits at a time. */
     int64_t n_penalty_states;                /* Sequences that can have penalty states. */
-    int64_t max_seq;                         /* Tokens of a sequence. */
+    int64_t max_seq;                         /* Most tokens of a sequence. */
     int64_t n_pages, page_tokens, max_pages; /* In the pool; in a page; sets of a sequence. */
-    const lt_page_groups *groups;            /* NULL: all layers are one. It is copied. */
+    const lt_page_groups *groups;            /* NULL: all layers are one group. It is copied. */
     /* Calls in which each sequence has at most this many rows, all of them wanted, are padded and
      * recorded: 1, or more where drafts are verified (serve/draft.h). 0: 1. Warm-up steps record
      * those of at most few_most rows in all. */
     int64_t few_rows, few_most;
     lt_dtype cache_dtype, value_dtype; /* Types of keys and values (tensor/cached.h). */
-    /* A row's bits depend on its sequence alone, not on the other rows of the call. */
+    /* A row's bits depend only on its sequence, not on the other rows of the call. */
     bool fixed_order;
-    int pieces; /* As that of lt_exec. */
+    int pieces; /* As in lt_exec. */
     /* A draft pass that gets the input of each layer and the final norm's output (draft_head.h);
      * NULL: none. */
     struct lt_draft_pass *listener;
     bool pad;   /* Pad single tokens to buckets even without graphs; for tests. */
-    bool packs; /* Have packs (packs.h) even where they do not pay; for tests. */
+    bool packs; /* Use packs (packs.h) even if they do not pay; for tests. */
 } lt_paged_forward_options;
 
 typedef struct {
@@ -114,7 +114,7 @@ LT_MUST_USE lt_err lt_paged_forward_warm(lt_paged_forward *f, int64_t i, bool *m
 /* Before these: compile the missing kernels of the `first` warm-up steps, many at a time. If there
  * were any, those of the other steps are then compiled in the background. */
 LT_MUST_USE lt_err lt_paged_forward_preload(lt_paged_forward *f, int64_t first);
-/* Is the background still compiling? */
+/* Whether the background is still compiling. */
 bool lt_paged_forward_compiling(const lt_paged_forward *f);
 
 /* UNSUPPORTED: the model's keys and values cannot be held in these types. */
