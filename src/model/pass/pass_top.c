@@ -1,6 +1,6 @@
-/* pass_top.c: the most likely tokens of each position of a batch (pass.h): the head's logits, a chunk
- * of rows at a time, from which the host chooses. From a device a chunk is copied: 600 KB a row of
- * 150,000 words. */
+/* pass_top.c: the most likely tokens of each position of a batch (pass.h): the head's logits, a
+ * chunk of rows at a time, from which the host chooses. From a device a chunk is copied: 600 KB a
+ * row of 150,000 words. */
 #include <math.h>
 #include <stdlib.h>
 
