@@ -137,16 +137,13 @@ class Papers(torch.optim.Optimizer):
                 self.muon(group["params"], lr / c["lr"] * c["muon_lr"], decay)
 
     def muon(self, params, rate, decay):
-        """Jordan 2024. Queries, keys and values are one matrix, and so are gate and up: one after the other here, as transformers stores them."""
+        """Jordan 2024, each of transformers' matrices by itself: queries, keys, values, gate and up too."""
         c = self.c
-        for fused in [params[i:i + 3] if j == 0 else params[i + 3:i + 4] if j == 1 else params[i + 4:i + 6] if j == 2 else params[i + 6:i + 7]
-                      for i in range(0, len(params), 7) for j in range(4)]:
-            g = torch.cat([p.grad for p in fused])
-            m = self.state[fused[0]].setdefault("m", torch.zeros_like(g))
-            m.mul_(c["muon_momentum"]).add_(g)
-            u = newton_schulz(g + c["muon_momentum"] * m, c["muon_steps"]) * max(1.0, g.shape[0] / g.shape[1]) ** 0.5
-            for p, part in zip(fused, u.split([p.shape[0] for p in fused])):
-                p.mul_(1 - rate * decay).sub_(part, alpha=rate)
+        for p in params:
+            m = self.state[p].setdefault("m", torch.zeros_like(p))
+            m.mul_(c["muon_momentum"]).add_(p.grad)
+            u = newton_schulz(p.grad + c["muon_momentum"] * m, c["muon_steps"]) * max(1.0, p.shape[0] / p.shape[1]) ** 0.5
+            p.mul_(1 - rate * decay).sub_(u, alpha=rate)
 
 
 def newton_schulz(g, steps):

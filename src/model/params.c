@@ -137,6 +137,36 @@ bool lt_param_in_layer(lt_param_kind kind) {
     return kinds[kind].in_layer;
 }
 
+/* Muon's author found it better to orthogonalise queries, keys and values each than together (Jordan
+ * 2024), and PyTorch's Muon finds them apart in models of transformers, as it does gate and up. */
+static void set_blocks(lt_param *p, const lt_layer_spec *l) {
+    const int64_t qkv[] = {lt_layer_q_cols(l), lt_layer_k_cols(l), lt_layer_v_cols(l)};
+    p->n_blocks = 1;
+    p->block_rows[0] = p->shape[p->n_dims - 2];
+    if (p->kind == LT_PARAM_QKV) {
+        p->n_blocks = 3;
+        memcpy(p->block_rows, qkv, sizeof qkv);
+    } else if (p->kind == LT_PARAM_UP && l->gated) {
+        p->n_blocks = 2;
+        p->block_rows[0] = p->block_rows[1] = l->ffn_width;
+    }
+}
+
+int64_t lt_param_matrix_count(const lt_param *p) {
+    return p->matrix ? p->n_blocks *
+                           (p->local_count / (p->shape[p->n_dims - 2] * p->shape[p->n_dims - 1]))
+                     : 0;
+}
+
+int64_t lt_param_matrix_at(const lt_param *p, int64_t index, int64_t *rows) {
+    int64_t row = index / p->n_blocks * p->shape[p->n_dims - 2];
+    for (int i = 0; i < index % p->n_blocks; i++) {
+        row += p->block_rows[i];
+    }
+    *rows = p->block_rows[index % p->n_blocks];
+    return row * p->shape[p->n_dims - 1];
+}
+
 lt_param_kind lt_param_head(const lt_model_spec *s) {
     return s->n_scores > 0 ? LT_PARAM_SCORE : s->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD;
 }
@@ -199,6 +229,10 @@ static void add(lt_param_table *t, const lt_model_spec *spec, lt_param_kind kind
     p.experts = of_experts(kind) && lt_model_layer(spec, layer).n_experts > 0;
     if (p.n_dims == 0) {
         return;
+    }
+    if (p.matrix) {
+        const lt_layer_spec l = lt_model_layer(spec, layer);
+        set_blocks(&p, &l);
     }
     if (layer < 0) {
         (void)snprintf(p.name, sizeof p.name, "%s", kinds[kind].name);

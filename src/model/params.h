@@ -83,6 +83,8 @@ typedef enum {
 typedef enum { LT_PARAM_OWN, LT_PARAM_LORA_A, LT_PARAM_LORA_B, LT_PARAM_LORA_M } lt_param_role;
 
 #define LT_PARAM_RUNS 3
+/* The most matrices that lie one below the other in a parameter. */
+#define LT_PARAM_BLOCKS 3
 
 /* Rows [first, first + count) of a matrix. */
 typedef struct {
@@ -115,8 +117,12 @@ typedef struct {
     int64_t at;
     /* Weight decay applies: matrices and embeddings, not norms, biases, xIELU scalars. */
     bool decays;
-    /* A hidden 2-D matrix (or E of them): Muon's kind. Not embeddings, router, head. */
+    /* A hidden 2-D matrix (or E of them): Muon's kind. Not embeddings, router, head. It is n_blocks
+     * matrices, one below the other: queries, keys and values; gate and up. block_rows: their rows,
+     * whose sum is shape[n_dims - 2]. */
     bool matrix;
+    int n_blocks;
+    int64_t block_rows[LT_PARAM_BLOCKS];
     bool experts; /* The first dimension counts experts. */
 } lt_param;
 
@@ -155,6 +161,11 @@ typedef struct lt_partition {
 int lt_param_shape(const lt_model_spec *spec, lt_param_kind kind, int64_t layer,
                    int64_t shape[LT_PARAM_DIMS]);
 bool lt_param_in_layer(lt_param_kind kind);
+/* The single matrices of a parameter of which whole matrices are held here: its blocks, for each
+ * expert if there are experts. */
+int64_t lt_param_matrix_count(const lt_param *p);
+/* Matrix `index` of these: its rows, and its first element among those that are held. */
+int64_t lt_param_matrix_at(const lt_param *p, int64_t index, int64_t *rows);
 /* The matrix of the output head: the embedding's where they are tied, or that of a score head. */
 lt_param_kind lt_param_head(const lt_model_spec *spec);
 /* Its bias; LT_PARAM_KIND_COUNT: it has none. */

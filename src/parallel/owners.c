@@ -25,13 +25,7 @@ static int by_cost(const void *a_in, const void *b_in) {
     const int param = (a->matrix.param > b->matrix.param) - (a->matrix.param < b->matrix.param);
     return cost != 0    ? cost
            : param != 0 ? param
-                        : (a->matrix.index > b->matrix.index) - (a->matrix.index < b->matrix.index);
-}
-
-/* Number of matrices of a parameter that this rank holds: if experts are divided over ranks, it
- * holds some of them, each whole. */
-static int64_t matrices_of(const lt_param *p) {
-    return p->matrix ? p->local_count / (p->shape[p->n_dims - 2] * p->shape[p->n_dims - 1]) : 0;
+                        : (a->matrix.first > b->matrix.first) - (a->matrix.first < b->matrix.first);
 }
 
 static bool are_whole(const lt_param_table *t, const lt_param *p) {
@@ -55,7 +49,7 @@ static lt_err list_matrices(item **out, int64_t *n, const lt_param_table *t) {
                     "matrices",
                     p->name, (long long)p->local_count, (long long)p->count);
         }
-        count += matrices_of(p);
+        count += lt_param_matrix_count(p);
     }
     *out = calloc((size_t)count + 1, sizeof **out);
     if (*out == NULL) {
@@ -63,9 +57,10 @@ static lt_err list_matrices(item **out, int64_t *n, const lt_param_table *t) {
     }
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
-        for (int64_t m = 0; m < matrices_of(p); m++) {
-            const int64_t rows = p->shape[p->n_dims - 2], cols = p->shape[p->n_dims - 1];
-            (*out)[at++] = (item){{i, m, rows, cols}, cost_of(rows, cols)};
+        for (int64_t m = 0; m < lt_param_matrix_count(p); m++) {
+            const int64_t cols = p->shape[p->n_dims - 1];
+            int64_t rows, first = lt_param_matrix_at(p, m, &rows);
+            (*out)[at++] = (item){{i, first, rows, cols}, cost_of(rows, cols)};
         }
     }
     qsort(*out, (size_t)count, sizeof **out, by_cost);
@@ -113,8 +108,8 @@ static int64_t overlap(const lt_owners *o, const lt_owned *m, int member, int64_
     p = &o->shards->full.params[m->param];
     size = m->rows * m->cols;
     lt_shards_range(o->shards, p, member, &first, &end);
-    *from = first > m->index * size ? first : m->index * size;
-    end = end < (m->index + 1) * size ? end : (m->index + 1) * size;
+    *from = first > m->first ? first : m->first;
+    end = end < m->first + size ? end : m->first + size;
     return end > *from ? end - *from : 0;
 }
 
@@ -192,7 +187,7 @@ static lt_err copy_whole(const lt_owners *o, int round, float *packed, int64_t *
         const int64_t count = overlap(o, m, r, &from);
         counts[r] = n * count;
         for (int b = 0; b < n && count > 0; b++, packed += count) {
-            float *at = whole + b * size + (from - m->index * size);
+            float *at = whole + b * size + (from - m->first);
             LT_TRY(o->backend->copy(o->queue, pack ? packed : at, pack ? at : packed,
                                     (size_t)count * sizeof *packed));
         }

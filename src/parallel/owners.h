@@ -1,6 +1,6 @@
 /* owners.h: matrices that are kept in slices, each made whole at one rank for a moment (Muon).
  *
- * Each hidden matrix has an owner: the largest first, each is assigned to the rank with the least
+ * Each hidden matrix (params.h: queries, keys, values, gate and up are one each) has an owner: the largest first, each is assigned to the rank with the least
  * work so far. The matrices are processed in rounds, in which every rank has at most one:
  *
  *     slices of g, m, p of all ranks ── gather ──▶ whole at its owner ── computes ──▶
@@ -18,7 +18,7 @@
 
 typedef struct {
     int param;     /* Index in the shards' table; -1: none. */
-    int64_t index; /* Index among the parameter's matrices. */
+    int64_t first; /* Its first element among the parameter's. */
     int64_t rows, cols;
 } lt_owned;
 

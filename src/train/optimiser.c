@@ -21,9 +21,8 @@ static int64_t scratch_count(const lt_recipe *r, const lt_param_table *t) {
     int64_t most = 0;
     for (int i = 0; r->optim == LT_OPTIM_MUON && i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
-        if (p->matrix) {
-            const int64_t n = lt_muon_scratch_count(p->shape[p->n_dims - 2],
-                                                    p->shape[p->n_dims - 1]);
+        for (int b = 0; p->matrix && b < p->n_blocks; b++) {
+            const int64_t n = lt_muon_scratch_count(p->block_rows[b], p->shape[p->n_dims - 1]);
             most = n > most ? n : most;
         }
     }
@@ -249,13 +248,11 @@ static lt_muon_args muon_args(const lt_optimiser *o, const step_ctx *c, int64_t 
         .nesterov = true};
 }
 
-/* Each matrix of the parameter: a single one, or one per expert. */
 static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
-    const int64_t rows = p->shape[p->n_dims - 2], cols = p->shape[p->n_dims - 1],
-                  matrices = p->local_count / (rows * cols);
+    const int64_t cols = p->shape[p->n_dims - 1], matrices = lt_param_matrix_count(p);
 
     for (int64_t i = 0; i < matrices; i++) {
-        const int64_t at = i * rows * cols;
+        int64_t rows, at = lt_param_matrix_at(p, i, &rows);
         lt_muon_args a = muon_args(o, c, rows, cols,
                                    (float *)lt_param_data(o->share.master, p) + at,
                                    (float *)lt_param_data(c->gradients, p) + at,
