@@ -2,6 +2,8 @@
  * every tensor. Passes of a rank differ in length, and in number where examples are held out. */
 #include "unit/align/runs.h"
 
+#include <sys/stat.h>
+
 #include "align/distill.h"
 #include "align/learner.h"
 #include "align/preference.h"
@@ -140,11 +142,6 @@ static const kind stored_dpo = {&preferences,
                       &drawing,
                       "objective.kind=dapo rl.group=4 rl.tokens=8 rl.passes=2 "
                       "rl.rewards=ended,length:-0.5 optim.lr=2e-4 data.train=" CHAT ADAPTED STORED};
-/* Engine and trainer have the same bits. */
-#define DRAWN                                                                                      \
-    "objective.kind=dapo rl.group=4 rl.tokens=8 rl.rewards=ended,length:-0.5 data.train=" CHAT
-static const kind inexact = {&drawing, DRAWN}, exact = {&drawing, DRAWN " rl.exact=true"},
-                  adapted_exact = {&drawing, DRAWN ADAPTED " rl.exact=true"};
 #define MOST_MISMATCH 1 /* Among the numbers of a step's record (learner.c). */
 
 /* One rank computes each row apart; meshes share prompts where they can. */
@@ -288,12 +285,28 @@ static void make_experts(char folder[LT_PATH_BYTES]) {
     free(r);
 }
 
-/* The largest difference between engine and trainer, in nats; it is 0 in exact runs. */
-static void agree(const kind *k, const char *model, const char *mesh) {
+/* Answers of one length have several rewards, so that weights move. */
+static void write_judge(char path[LT_PATH_BYTES]) {
+    write_file("judge",
+               "#!/bin/sh\nwhile read -r line; do\n    sum=$(printf %s \"$line\" | cksum)\n"
+               "    echo \"{\\\"reward\\\": $((${sum%% *} % 7))}\"\ndone\n");
+    run_path(path, "judge");
+    assert_int_equal(chmod(path, 0700), 0);
+}
+
+/* Engine and trainer have the same bits: the largest difference of a run is 0 where `exact`. */
+static void agree(const char *model, const char *mesh, const char *more, bool exact) {
+    char options[LT_PATH_BYTES + 512], judge[LT_PATH_BYTES];
+    const kind k = {&drawing, options};
     ranks_result r = {0};
-    (void)run(&r, k, model, mesh);
-    if ((r.most[MOST_MISMATCH] == 0.0) == (k == &inexact)) {
-        fail_msg("%s, mesh %s: engine and trainer differ by %g", k->options, mesh,
+    write_judge(judge);
+    (void)snprintf(options, sizeof options,
+                   "objective.kind=dapo rl.group=4 rl.tokens=8 rl.rewards=command rl.command=%s "
+                   "data.train=" CHAT "%s%s",
+                   judge, more, exact ? " rl.exact=true" : "");
+    (void)run(&r, &k, model, mesh);
+    if ((r.most[MOST_MISMATCH] == 0.0) != exact) {
+        fail_msg("%s, mesh %s: engine and trainer differ by %g", options, mesh,
                  r.most[MOST_MISMATCH]);
     }
     ranks_result_free(&r);
@@ -302,17 +315,16 @@ static void agree(const kind *k, const char *model, const char *mesh) {
 static void same_bits(void **state) {
     char folder[LT_PATH_BYTES];
     (void)state;
-    agree(&exact, MODEL, "cp=2 mesh.context=ring");
-    agree(&exact, MODEL, "cp=2,tp=2 mesh.context=ulysses");
-    agree(&adapted_exact, MODEL, "tp=2");
-    agree(&adapted_exact, MODEL, "cp=2");
+    agree(MODEL, "cp=2 mesh.context=ring", "", true);
+    agree(MODEL, "cp=2,tp=2 mesh.context=ulysses", "", true);
+    agree(MODEL, "tp=2", ADAPTED, true);
+    agree(MODEL, "cp=2", ADAPTED, true);
     make_experts(folder);
-    agree(&inexact, folder, "");
-    agree(&exact, folder, "");
-    agree(&exact, folder, "dp=2,tp=2,ep=2");
-    agree(&adapted_exact, folder, "");
-    agree(&adapted_exact, folder, "tp=2");
-    agree(&adapted_exact, folder, "dp=2,ep=2");
+    agree(folder, "", "", false);
+    agree(folder, "", "", true);
+    agree(folder, "dp=2,tp=2,ep=2", "", true);
+    agree(folder, "tp=2", ADAPTED, true);
+    agree(folder, "dp=2,ep=2", ADAPTED, true);
 }
 
 /* Ranks that divide experts send each other rows, so all of them take part in each pass, and one
