@@ -45,7 +45,7 @@ if step == "save":
     with open(kept, "w") as f:
         json.dump([first, saved["n_saved"]], f)
     refused("a path is no name", act("save", filename="../lily.bin", prompt=text), 400, "no '/'")
-    refused("a text must be named", act("save", filename="x.bin"), 400, "'prompt' or by 'messages'")
+    refused("a text must be named", act("save", filename="x.bin"), 400, "'prompt' or 'messages'")
     refused("a text that was never read", act("save", filename="x.bin", prompt="A completely different and much longer text about a cat."), 400, "holds no page")
     refused("an action that is none", act("load", filename="x.bin"), 400, "save, restore or erase")
     refused("a slot that is no number", act("save", slot="a", filename="x.bin", prompt=text), 400, "/slots/NUMBER")
