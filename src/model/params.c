@@ -137,8 +137,9 @@ bool lt_param_in_layer(lt_param_kind kind) {
     return kinds[kind].in_layer;
 }
 
-/* Muon's author found it better to orthogonalise queries, keys and values each than together (Jordan
- * 2024), and PyTorch's Muon finds them apart in models of transformers, as it does gate and up. */
+/* Muon's author found it better to orthogonalise queries, keys and values each than together
+ * (Jordan 2024), and PyTorch's Muon finds them apart in models of transformers, as it does gate and
+ * up. */
 static void set_blocks(lt_param *p, const lt_layer_spec *l) {
     const int64_t qkv[] = {lt_layer_q_cols(l), lt_layer_k_cols(l), lt_layer_v_cols(l)};
     p->n_blocks = 1;

@@ -1,7 +1,8 @@
 /* owners.h: matrices that are kept in slices, each made whole at one rank for a moment (Muon).
  *
- * Each hidden matrix (params.h: queries, keys, values, gate and up are one each) has an owner: the largest first, each is assigned to the rank with the least
- * work so far. The matrices are processed in rounds, in which every rank has at most one:
+ * Each hidden matrix (queries, keys, values, gate and up are one each: params.h) has an owner: the
+ * largest first, each is assigned to the rank with the least work so far. The matrices are
+ * processed in rounds, in which every rank has at most one:
  *
  *     slices of g, m, p of all ranks ── gather ──▶ whole at its owner ── computes ──▶
  *     slices of m, p                ◀── scatter ───────────────────────────────────┘

@@ -93,8 +93,8 @@ static void elements_follow_the_papers(void **state) {
 }
 
 /* Muon turns the matrix G of 40 x 20 (the first that up holds) and its transpose of 20 x 40 (down)
- * into the same orthogonal matrix; the taller one's update is larger by sqrt(40 / 20). Decay is the plan's
- * muon_lr times optim.decay. */
+ * into the same orthogonal matrix; the taller one's update is larger by sqrt(40 / 20). Decay is the
+ * plan's muon_lr times optim.decay. */
 static void muon_scales_by_the_shape(void **state) {
     lt_model_spec spec = spec_of(false, 37);
     lt_recipe *r = recipe("muon");
