@@ -541,7 +541,8 @@ static void turns(void **state) {
              "{'system': 'T', 'messages': [{'role': 'user', 'content': 'y'}], 'max_tokens': 1, "
              "'thread': {'type': 'continue', 'previous_message_id': '%s'}}",
              id);
-    served_check(&s, "POST", "/v1/messages", body, 400, "{'error': {'message': '~with which it was created'}}");
+    served_check(&s, "POST", "/v1/messages", body, 400,
+                 "{'error': {'message': '~with which it was created'}}");
     free(id);
     served_check(&s, "POST", "/v1/messages",
                  "{" HI ONCE ", 'thread': {'type': 'continue', 'previous_message_id': 'msg_0'}}",
