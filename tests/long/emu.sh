@@ -7,7 +7,7 @@ if command -v g++ >/dev/null; then
     for program in kernels/test_cuda_quant kernels/test_cuda_fuse model/test_cuda_lora model/test_cuda_stored model/test_kept_logits model/test_stages model/test_score align/test_exact serve/test_device serve/test_warm serve/test_adapters serve/test_blend serve/test_window serve/test_page_host serve/test_draft_device serve/test_draft_head; do
         beside -t 900 "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP tests/emu/run "build/tests/unit/$program"
     done
-    beside -t 900 "emulated H100: align/test_exact" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_EMU_CAPABILITY=90 tests/emu/run build/tests/unit/align/test_exact
+    beside -t 900 "two emulated H100: align/test_exact" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_EMU_CAPABILITY=90 LATEEN_EMU_DEVICES=2 LATEEN_EMU_MIB=512 tests/emu/run build/tests/unit/align/test_exact
     beside -t 1800 "emulated GPU: every family, all levels of recomputation" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_ALL=1 tests/emu/run build/tests/unit/model/test_cuda
     beside -t 900 "emulated GPU: a seed in generate, chat and serve" env SEEDS_DEVICE=cuda tests/e2e/serve.sh seeds
     beside -t 900 "two ranks on emulated GPUs: training, all of it" tests/emu/train_ranks.sh all

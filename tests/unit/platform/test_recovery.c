@@ -95,25 +95,21 @@ static void second_attempt(lt_board *b, int rank) {
     (void)usleep(500000);
 }
 
-static int as_rank(const char *how, const char *dir) {
-    const uint64_t start = strtoull(getenv(LT_ENV_EPOCH), NULL, 10) & 0xffffffffu;
-    const int rank = atoi(getenv(LT_ENV_RANK));
-    lt_board *b = lt_board_of_rank();
-    if (b == NULL) {
-        return 3;
-    }
+/* The status with which the rank ends. */
+static int play(lt_board *b, const char *how, int rank, const char *dir) {
+    const bool first = (strtoull(getenv(LT_ENV_EPOCH), NULL, 10) & 0xffffffffu) == 1;
     if (rank == 0) {
         lt_board_folder(b, dir);
     }
-    if (strcmp(how, "recovers") == 0 && start == 1) {
+    if (strcmp(how, "recovers") == 0 && first) {
         first_attempt(b, rank, dir);
     } else if (strcmp(how, "recovers") == 0) {
         second_attempt(b, rank);
-    } else if (strcmp(how, "told") == 0 && start == 1) {
+    } else if (strcmp(how, "told") == 0 && first) {
         lt_board_step(b, 3);
         lt_board_stop(b, SIGTERM);
         return LT_RANK_STOPPED;
-    } else if (strcmp(how, "hangs") == 0 && start == 1) {
+    } else if (strcmp(how, "hangs") == 0 && first) {
         (void)sleep(60);
     } else if (strcmp(how, "creeps") == 0) {
         (void)usleep(400000);
@@ -122,12 +118,18 @@ static int as_rank(const char *how, const char *dir) {
             lt_board_step(b, i);
             (void)usleep(100000);
         }
-    } else if (strcmp(how, "fails") == 0 && start == 1) {
+    } else if (strcmp(how, "fails") == 0 && first) {
         (void)usleep(rank == 1 ? 1000 : 400000);
         return rank == 1 ? 9 : LT_RANK_LOST;
     }
-    lt_board_close(b);
     return 0;
+}
+
+static int as_rank(const char *how, const char *dir) {
+    lt_board *b = lt_board_of_rank();
+    const int status = b == NULL ? 3 : play(b, how, atoi(getenv(LT_ENV_RANK)), dir);
+    lt_board_close(b);
+    return status;
 }
 
 /* ---- The launcher ---------------------------------------------------------------------------- */
