@@ -4,22 +4,11 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "unit/scratch_folder.h"
 
 int lt_verb_tokenize(int argc, char **argv);
 int lt_verb_tokenizer(int argc, char **argv);
 int lt_verb_data(int argc, char **argv);
-
-static char folder[] = "/tmp/lateen-cli-data-XXXXXX";
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    return lt_file_remove_tree(folder) != LT_OK;
-}
 
 static void put(const char *name, const char *text) {
     char path[LT_PATH_BYTES];

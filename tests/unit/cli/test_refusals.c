@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/train/train_stages.h"
+#include "unit/scratch_folder.h"
 
 int lt_verb_align(int argc, char **argv);
 int lt_verb_bench(int argc, char **argv);
@@ -157,18 +158,6 @@ static void training(void **state) {
 }
 
 /* ---- Stages ---- */
-
-static char folder[] = "/tmp/lateen-cli-stages-XXXXXX";
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    return lt_file_remove_tree(folder) != LT_OK;
-}
 
 static lt_err open_life(lt_life *l, const char *text, const char *flag) {
     static char verb[] = "train";

@@ -14,20 +14,9 @@
 #include "cli/serve_models.h"
 #include "cli/train/named_recipes.h"
 #include "cli/utf8_text.h"
+#include "unit/scratch_folder.h"
 
 int lt_verb_completion(int argc, char **argv);
-
-static char folder[] = "/tmp/lateen-cli-shared-XXXXXX";
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    return lt_file_remove_tree(folder) != LT_OK;
-}
 
 static const char *path_of(const char *name) {
     static char path[LT_PATH_BYTES];

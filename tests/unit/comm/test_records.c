@@ -19,18 +19,7 @@
 #include "comm/launched.h"
 #include "comm/record.h"
 #include "comm/shm.h"
-
-static char folder[] = "/tmp/lt_records_XXXXXX";
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    return lt_file_remove_tree(folder) != LT_OK;
-}
+#include "unit/scratch_folder.h"
 
 static const char *path_of(const char *name) {
     static char path[LT_PATH_BYTES];

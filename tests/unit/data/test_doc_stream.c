@@ -12,18 +12,7 @@
 #include "base/file.h"
 #include "data/doc_stream.h"
 #include "unit/data/ascending.h"
-
-static char folder[] = "/tmp/lateen-stream-XXXXXX";
-
-static int set_up(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    return lt_file_remove_tree(folder) != LT_OK;
-}
+#include "unit/scratch_folder.h"
 
 /* 1,000 tokens, of which a tenth is held out: from 900 on, or from the nearer end of the document
  * there, unless less than half of a tenth would be left. */
@@ -124,5 +113,5 @@ int main(void) {
         cmocka_unit_test(splits_at_the_nearer_end),
         cmocka_unit_test(shards_follow_each_other),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -15,18 +15,7 @@
 #include "base/file.h"
 #include "data/shard_writer.h"
 #include "lateen/data.h"
-
-static char folder[] = "/tmp/lateen-shard-XXXXXX";
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    return lt_file_remove_tree(folder) != LT_OK;
-}
+#include "unit/scratch_folder.h"
 
 static const char *at(const char *file) {
     static char path[4][LT_PATH_BYTES];

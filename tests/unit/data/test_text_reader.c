@@ -17,18 +17,7 @@
 #include "data/json_line.h"
 #include "data/text_reader.h"
 #include "data/text_utf8.h"
-
-static char folder[] = "/tmp/lateen-text-XXXXXX";
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    return lt_file_remove_tree(folder) != LT_OK;
-}
+#include "unit/scratch_folder.h"
 
 static const char *put(const char *name, const void *data, size_t bytes) {
     static char path[LT_PATH_BYTES];
