@@ -46,9 +46,9 @@ static lt_err check_head(const lt_model_spec *s, const char *path) {
  * runs and the one that is planned need the pages of the texts that they read completely, and of at
  * most three that they read in part. A larger cache would change no step. */
 static int64_t cache_bytes(const lt_reward_model *m, const lt_engine_options *o) {
-    const int64_t tokens = 3 * m->longest + 2 * STEP_TOKENS,
-                  /* The last page of a text, and one more that admission needs. */
-        pages = tokens / o->page_tokens + 3 * RUNNING;
+    const int64_t tokens = 3 * m->longest + 2 * STEP_TOKENS;
+    /* Besides the tokens: the last page of a text, and one more that admission needs. */
+    const int64_t pages = tokens / o->page_tokens + 3 * RUNNING;
     return pages * (int64_t)lt_paged_forward_page_bytes(lt_model_get_spec(m->model), o->page_tokens,
                                                         m->model->options.dtype,
                                                         m->model->options.dtype);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "model/family.h"
 #include "model/layer.h"
 #include "tensor/ops.h"
 
@@ -140,16 +141,17 @@ bool lt_param_in_layer(lt_param_kind kind) {
 /* Muon's author found it better to orthogonalise queries, keys and values each than together
  * (Jordan 2024), and PyTorch's Muon finds them apart in models of transformers, as it does gate and
  * up. */
-static void set_blocks(lt_param *p, const lt_layer_spec *l) {
-    const int64_t qkv[] = {lt_layer_q_cols(l), lt_layer_k_cols(l), lt_layer_v_cols(l)};
-    p->n_blocks = 1;
-    p->block_rows[0] = p->shape[p->n_dims - 2];
-    if (p->kind == LT_PARAM_QKV) {
-        p->n_blocks = 3;
-        memcpy(p->block_rows, qkv, sizeof qkv);
-    } else if (p->kind == LT_PARAM_UP && l->gated) {
-        p->n_blocks = 2;
-        p->block_rows[0] = p->block_rows[1] = l->ffn_width;
+static void set_blocks(lt_param *p, const lt_model_spec *spec) {
+    static const lt_param_part qkv[] = {LT_PART_Q, LT_PART_K, LT_PART_V},
+                               up[] = {LT_PART_GATE, LT_PART_UP}, all[] = {LT_PART_ALL};
+    const lt_param_part *parts = p->kind == LT_PARAM_QKV ? qkv : p->kind == LT_PARAM_UP ? up : all;
+    const int n = p->kind == LT_PARAM_QKV ? 3 : p->kind == LT_PARAM_UP ? 2 : 1;
+    for (int i = 0; i < n; i++) {
+        int64_t from, count;
+        lt_part_rows(spec, p, parts[i], &from, &count);
+        if (count > 0) {
+            p->block_rows[p->n_blocks++] = count;
+        }
     }
 }
 
@@ -232,8 +234,7 @@ static void add(lt_param_table *t, const lt_model_spec *spec, lt_param_kind kind
         return;
     }
     if (p.matrix) {
-        const lt_layer_spec l = lt_model_layer(spec, layer);
-        set_blocks(&p, &l);
+        set_blocks(&p, spec);
     }
     if (layer < 0) {
         (void)snprintf(p.name, sizeof p.name, "%s", kinds[kind].name);

@@ -84,7 +84,7 @@ typedef struct lt_step {
     bool late, whole; /* late: some picks are late. whole: everything has been queued. */
     int64_t n_draft;  /* Number of its draft tokens, */
     int64_t longest;  /* and those of its longest draft. */
-    bool in_vain;     /* It has none, although it waited to have some. */
+    bool in_vain;     /* It waited for drafts and got none. */
     bool ahead;       /* It was queued ahead of another step. */
     /* Its time is typical: its forward pass ran as usual and, if it has no draft, it was one of
      * several queued steps. */

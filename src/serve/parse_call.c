@@ -224,7 +224,7 @@ static size_t scan_value(lt_parse_scan *s, const char *text, size_t n, bool *don
     return n;
 }
 
-/* A call whose object has its members in another order. *m MORE: it is not yet complete. */
+/* A call whose object has its members in another order. *m is MORE if the object is incomplete. */
 static lt_err whole_object(lt_parser *p, size_t at, lt_parse_fn on, void *ctx, match *m) {
     lt_parse_scan scan = {0};
     bool done;

@@ -316,7 +316,7 @@ void lt_step_count_draft(lt_engine *e, lt_job_choice *c) {
 }
 
 /* How much longer a step without drafts took because it could not be queued ahead: it follows one
- * with drafts, or waited to have some. */
+ * with drafts, or waited for drafts and got none. */
 static double longer_by_drafts(const lt_engine *e, const lt_step *s, double seconds) {
     const bool by_drafts = e->behind_drafts || s->in_vain;
     if (e->model->backend->host_memory || !by_drafts || s->n_draft > 0 || s->ahead ||

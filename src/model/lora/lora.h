@@ -88,9 +88,9 @@ typedef struct {
     lt_lora_part parts[LT_LORA_PARTS];
 } lt_lora_site;
 
-/* Does an adapter stand here that has magnitudes (DoRA)? */
+/* Does an adapter with magnitudes (DoRA) stand here? False for NULL. */
 static inline bool lt_lora_has_magnitudes(const lt_lora_site *s) {
-    return s->n_parts > 0 && s->m >= 0;
+    return s != NULL && s->n_parts > 0 && s->m >= 0;
 }
 
 /* What the memory beside the parameters depends on. */

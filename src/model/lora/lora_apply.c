@@ -145,12 +145,8 @@ static lt_err up(lt_exec *r, const lt_lora_site *s, lt_tensor y, lt_tensor u) {
     return LT_OK;
 }
 
-static bool has_magnitudes(const lt_lora_site *s) {
-    return s != NULL && s->m >= 0;
-}
-
 lt_tensor lt_lora_early_bias(const lt_exec *r, lt_tensor bias, lt_param_kind kind, int layer) {
-    return has_magnitudes(site_of(r, kind, layer)) ? (lt_tensor){0} : bias;
+    return lt_lora_has_magnitudes(site_of(r, kind, layer)) ? (lt_tensor){0} : bias;
 }
 
 /* The rows of a matrix that the adapters of r->lora compute with. */
@@ -175,12 +171,12 @@ static lt_err forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_p
     const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]);
     LT_TRY(down(r, s, u, x));
     LT_TRY(up(r, s, y, u));
-    return has_magnitudes(s) ? lt_dora_scale(r, s, y, bias) : LT_OK;
+    return lt_lora_has_magnitudes(s) ? lt_dora_scale(r, s, y, bias) : LT_OK;
 }
 
 bool lt_lora_joins(const lt_exec *r, lt_param_kind kind, int layer) {
     const lt_lora_site *s = site_of(r, kind, layer);
-    return s != NULL && !has_magnitudes(s) && r->lora->next == NULL && !r->lora->divides &&
+    return s != NULL && !lt_lora_has_magnitudes(s) && r->lora->next == NULL && !r->lora->divides &&
            !r->lora->drop.on;
 }
 
@@ -228,7 +224,7 @@ lt_err lt_lora_forward_columns(lt_exec *r, lt_tensor y, lt_tensor x, int64_t fir
         return LT_OK;
     }
     const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]);
-    LT_ASSERT(!has_magnitudes(s) && r->lora->next == NULL && !r->lora->divides);
+    LT_ASSERT(!lt_lora_has_magnitudes(s) && r->lora->next == NULL && !r->lora->divides);
     LT_TRY(down_columns(r, s, u, x, first));
     return up(r, s, y, u);
 }
@@ -257,7 +253,7 @@ static lt_err gradients(lt_exec *r, lt_tensor *all_dy, lt_tensor x, lt_param_kin
                     da = lt_lora_view(r, &r->lora->gradients, s->a),
                     db = lt_lora_view(r, &r->lora->gradients, s->b);
     LT_TRY(down(r, s, u, x));
-    LT_TRY(has_magnitudes(s) ? magnitudes(r, s, dy, x, u, kind, layer) : LT_OK);
+    LT_TRY(lt_lora_has_magnitudes(s) ? magnitudes(r, s, dy, x, u, kind, layer) : LT_OK);
     for (int i = 0; i < s->n_parts; i++) {
         const lt_lora_part *p = &s->parts[i];
         const lt_tensor part = lt_lora_columns(dy, p);

@@ -165,9 +165,9 @@ static lt_err send_words(lt_exec *r, lt_exact *e) {
     if (e->sent) {
         return LT_OK;
     }
+    const int parts = (int)(e->kv_len.shape[0] / e->batch);
     LT_TRY(r->backend->upload(r->queue, e->words.data, e->host_words,
-                              (size_t)n_words(e->batch, e->whole, e->whole == e->q_max ? 1 : 2) *
-                                  sizeof(int32_t)));
+                              (size_t)n_words(e->batch, e->whole, parts) * sizeof(int32_t)));
     LT_TRY(r->backend->sync(r->queue));
     e->sent = true;
     return LT_OK;

@@ -52,7 +52,7 @@ typedef struct {
     uint64_t http_requests, http_errors, refused;
     double prompt_s, generation_s;  /* llama-server's sums. */
     int64_t n_tokens_max;           /* Most tokens of one sequence, with prompt and answer. */
-    lt_grammar_keep_stats grammars; /* At the time of the page. */
+    lt_grammar_keep_stats grammars; /* As they are when the page is written. */
 } lt_metrics;
 
 /* A model on the page. */

@@ -218,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int unit = first_unit(group); unit < units; unit += (int)gridDim.x * GROUPS) {
         float sum[ROWS][M] = {{0.0f}};
         for (int step = 0; step < steps; step++) { /* 3. */
-#if FILL == 0 /* Refill the stage that was used last while this one is used. */
+#if FILL == 0 /* Refill the stage of the step before while this one is multiplied. */
             cp_async_wait(STAGES - 2);
             const u32 old = ring + (slot == 0 ? STAGES - 1 : slot - 1) * STAGE_BYTES;
             send(&from, &a, old, first, steps, units);

@@ -115,7 +115,7 @@ typedef struct {
     int threads, pieces, smem;
 } held_spec;
 
-/* Bytes of shared memory: the kernel's own sums, and what the driver takes a block. */
+/* Bytes of a block's shared memory that the kernel's sums and the driver take. */
 #define HELD_RESERVED 2048
 #define HELD_REGS     6 /* Pieces in registers, of 64 a thread. */
 

@@ -69,8 +69,7 @@ static bool check_tools(const json_t *tools, lt_api_error *e) {
     return unique_names(tools, e);
 }
 
-/* A mark that is a special token would be missing from the text, so it is kept. Other special
- * tokens are not part of the text. */
+/* Special tokens are left out of the text; a mark that is one is kept in it. */
 static void keep_mark(lt_reply *r, const char *mark) {
     const uint32_t id = mark != NULL ? lt_tokenizer_find(r->server->tokenizer, mark, strlen(mark))
                                      : LT_TOKEN_NONE;
