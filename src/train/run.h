@@ -45,8 +45,8 @@ typedef struct lt_step_rows {
     lt_row_batch batch; /* Room for the largest step. */
 } lt_step_rows;
 
-/* The memory for an objective's values; (rows of a pass, seq) each. A rank of cp has its own part
- * of tokens, positions and own_labels; labels and values are of whole rows, and `own` has room for
+/* Memory for an objective's values, (rows of a pass, seq) each. With cp, tokens, positions and
+ * own_labels hold this rank's part of a row; labels and values hold whole rows, and `own` holds
  * the values that the ranks of cp send each other. */
 typedef struct {
     int32_t *tokens, *labels, *positions, *own_labels;
@@ -68,7 +68,7 @@ typedef struct lt_draw {
 typedef struct lt_training {
     lt_recipe recipe;
     struct lt_together *together; /* Runs that share model and passes with this one (together.h), */
-    int member;                   /* and its index among them. NULL: there are no others. */
+    int member;                   /* and its index among them. NULL: there are none. */
     lt_device *device;
     lt_device *own_device; /* Closed with the run; NULL: the device belongs to the caller. */
     char checkpoints[LT_PATH_BYTES], metrics_path[LT_PATH_BYTES], exit_path[LT_PATH_BYTES];
@@ -87,9 +87,10 @@ typedef struct lt_training {
     /* and the one that the optimiser and checkpoints use; they differ only with ZeRO or
      * adapters. */
     lt_model *trained;
-    /* Adapters beside the model, which are trained; NULL: the model is trained. */
+    /* Adapters that are trained beside the model; NULL: the model itself is trained. */
     lt_lora *lora;
-    /* This rank's slices of the model beside them; NULL: it has the whole model. */
+    /* This rank's slices of the model that the adapters are trained beside; NULL: it has the
+     * whole model. */
     lt_model *kept;
     lt_model *whole;     /* All weights at once, see lt_objective_open_whole; NULL: not needed. */
     lt_lora *whole_lora; /* Its adapters; NULL: none. */
@@ -135,13 +136,14 @@ typedef struct lt_training {
     lt_progress progress;
     lt_run_state state;
     char resume_path[LT_PATH_BYTES]; /* The checkpoint to resume from; "": a new run. */
-    /* That is the newest of this run, so an older one is taken if it is broken. */
+    /* It is the newest checkpoint of this run, so an older one is taken if it is broken. */
     bool resume_newest;
-    /* The run had diverged: the step to resume from at most (health.c); INT64_MAX: it had not. */
+    /* The run had diverged: resume from this step or an earlier one (health.c); INT64_MAX: it had
+     * not. */
     int64_t back_to;
     lt_snapshots snapshots; /* In the memory of the nodes. */
     json_t *changes;        /* Options that differ from the checkpoint's, see resume.c. */
-    json_t *compared;       /* With this recipe. */
+    json_t *compared;       /* The differences from this recipe. */
     int64_t n_allowed;      /* Changes that only allow_change permitted. */
     json_t *data;           /* Fingerprints of the data, see data/fingerprint.h. */
     int64_t micro;          /* Rows of one pass. */
@@ -152,10 +154,10 @@ typedef struct lt_training {
     int64_t sampled_step; /* Step of the newest sample and validation, -1: none. */
     int64_t evaluated_step;
     double flops_per_token, peak_flops;
-    double start_s, energy_start_j; /* The device's counter; < 0: it has none. */
-    /* Resident when the run began; and what the tokenizer added. */
+    double start_s, energy_start_j; /* The device's energy counter; < 0: it has none. */
+    /* Resident bytes when the run began, and bytes that the tokenizer added. */
     size_t program_bytes, tokenizer_bytes;
-    lt_pass_memory pass_memory; /* As the pass was measured. */
+    lt_pass_memory pass_memory; /* Memory of the pass, as measured. */
     bool keep_logits;           /* Its logits stay for the backward pass (lt_fit_keep_logits). */
     lt_memory_plan memory;
     double loss_last;
@@ -205,21 +207,22 @@ LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_
  * then the others read it. A world without ranks means a run of one rank. */
 LT_MUST_USE lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
                                           lt_world *world, const lt_objective *objective);
-/* The parts of that, for runs that share a world (together.c), which then connects its GPUs.
- * in_turn: the leading rank opens first, then the others. The next asks whether all have loaded the
- * checkpoint of the same step; if not, those that loaded a later one must open again. The last is
- * what the ranks do together before the first step. */
+/* lt_training_open_ranks in parts, for runs that share a world (together.c), which then connects
+ * its GPUs. in_turn: the leading rank opens first, then the others. The next asks whether all
+ * have loaded the checkpoint of the same step; if not, those that loaded a later one must open
+ * again. The last does what the ranks do together before the first step. */
 LT_MUST_USE lt_err lt_training_open_in_turn(lt_training *t, const lt_recipe *r, lt_device *device,
                                             lt_world *world, const lt_training_with *common);
 LT_MUST_USE lt_err lt_training_agree_on_step(const lt_training *t, const lt_world *w, bool *same);
 LT_MUST_USE lt_err lt_training_begin(lt_training *t);
-/* The run that has opened the model and the pass: this one, or the first of those together. */
+/* The run that opened the model and the pass: this one, or the first of the runs trained
+ * together. */
 const lt_training *lt_training_host(const lt_training *t);
 lt_pass_options lt_training_pass_options(const lt_training *t);
 int lt_training_dp(const lt_training *t);          /* Ranks that share the rows of a step; */
-int lt_training_dp_rank(const lt_training *t);     /* this one's place among them; */
-int lt_training_cp(const lt_training *t);          /* those that share the tokens of a row; */
-int lt_training_tp(const lt_training *t);          /* those that share every layer. */
+int lt_training_dp_rank(const lt_training *t);     /* the place of this rank among them; */
+int lt_training_cp(const lt_training *t);          /* ranks that share the tokens of a row; */
+int lt_training_tp(const lt_training *t);          /* ranks that share every layer. */
 int lt_training_shares(const lt_training *t);      /* lt_training_dp of all sites together. */
 bool lt_training_has_ranks(const lt_training *t);  /* There are other ranks. */
 lt_board *lt_training_board(const lt_training *t); /* NULL: no launcher watches this rank. */
@@ -228,17 +231,17 @@ lt_board *lt_training_board(const lt_training *t); /* NULL: no launcher watches 
 static inline int64_t lt_training_passes(const lt_mesh_shape *s) {
     return s->pp > 1 ? 4 * s->pp : 1;
 }
-/* Rank 0 does not keep all that a checkpoint needs; and not all weights to run. */
+/* Rank 0 does not keep all that a checkpoint needs; and it lacks weights that a pass needs. */
 bool lt_training_is_divided(const lt_training *t);
 bool lt_training_is_whole_nowhere(const lt_training *t);
 /* Cut n whole rows to this rank's tokens, in place: afterwards each row has seq / cp tokens. */
 void lt_training_take_tokens(const lt_training *t, lt_row_batch *b, int64_t n);
-/* n rows cut like this, from row `first` on, as a pass takes them. */
+/* n rows cut by lt_training_take_tokens, from row `first` on, in the form that a pass takes. */
 lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *b, int64_t first,
                                 int64_t n);
 /* Write into b which rows of the run it holds; seen: rows of the run before this step. */
 void lt_training_number(const lt_training *t, lt_pass_batch *b, uint64_t seen, int64_t first);
-/* Ranks that have seen the same rows report them once: zero what another rank reports. */
+/* If several ranks have seen the same rows, one reports them: zero what another rank reports. */
 void lt_training_tell_once(const lt_training *t, lt_step_record *r);
 void lt_training_close(lt_training *t);
 lt_queue *lt_training_queue(const lt_training *t); /* The queue on which gradients are computed. */
@@ -251,7 +254,7 @@ void lt_training_use_adapters(lt_training *t, bool on);
 /* All passes compute log-probabilities at this temperature. */
 void lt_training_set_temperature(lt_training *t, float temperature);
 
-/* pipeline.c: a run whose layers are a pipeline's. */
+/* pipeline.c: a run whose layers are divided among the stages of a pipeline. */
 bool lt_training_has_pipeline(const lt_training *t);
 /* Assign layers to ranks; the model's shape is known. */
 LT_MUST_USE lt_err lt_training_place_stages(lt_training *t);
@@ -268,8 +271,8 @@ LT_MUST_USE lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *
 /* The same for the n micro-batches in t->batches. */
 LT_MUST_USE lt_err lt_training_run_batches(lt_training *t, int64_t n, float grad_scale,
                                            lt_pass_result *sum);
-/* A collective call: writes each rank's bubble, by the table and as measured, to log and
- * metrics. */
+/* A collective call: writes each rank's bubble, as computed from the schedule and as measured, to
+ * log and metrics. */
 LT_MUST_USE lt_err lt_training_tell_pipeline(lt_training *t);
 
 /* step.c: one optimiser step. */
@@ -281,10 +284,10 @@ typedef struct {
     lt_open_span span; /* The step, in a trace. */
 } lt_step_outcome;
 LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_outcome *out);
-/* The same in parts, for a caller that computes the gradients (together_step.c): the rows of the
- * step, in lt_training_draw; after its last pass the sums over ranks, the squares of the gradients
- * and the next rows; the results of the passes, when the queue is done; and what follows from them.
- * err is the error with which an earlier part failed. */
+/* lt_training_step in parts, for a caller that computes the gradients (together_step.c): the rows
+ * of the step, in lt_training_draw; after its last pass the sums over ranks, the squares of the
+ * gradients and the next rows; the results of the passes, when the queue is done; and what
+ * follows from them. err is the error with which an earlier part failed. */
 LT_MUST_USE lt_err lt_training_step_begin(lt_training *t, lt_step_outcome *out);
 LT_MUST_USE lt_err lt_training_step_ahead(lt_training *t);
 LT_MUST_USE lt_err lt_training_step_add(lt_training *t, lt_step_outcome *out,
@@ -295,13 +298,13 @@ static inline const lt_draw *lt_training_draw(const lt_training *t) {
 }
 /* Scale of every gradient of a pass: 1 / (labels of a full micro-batch). */
 double lt_training_gradient_scale(const lt_training *t);
-/* Go on after this step, if it is a later one: its rows and those before it are left out. */
+/* Go on after this step, if it is a later one: its rows and all earlier ones are skipped. */
 LT_MUST_USE lt_err lt_training_skip(lt_training *t, int64_t step);
 /* May the run stop, and a checkpoint be made, after the current step? */
 bool lt_training_is_whole(const lt_training *t);
-/* A collective call: the weights that this rank trains have changed; bring them to all ranks. */
+/* A collective call: the weights that this rank trains have changed; send them to all ranks. */
 LT_MUST_USE lt_err lt_training_gather(lt_training *t);
-/* Losses of a batch, without gradients, on the rank that reports them. */
+/* Losses of a batch, without gradients; only the rank that reports them gets them. */
 LT_MUST_USE lt_err lt_training_eval(lt_training *t, const lt_pass_batch *b, lt_pass_result *r);
 /* The gradients over the table of the model, while this rank computes them. */
 const lt_param_buffer *lt_training_pass_gradients(const lt_training *t);
@@ -331,16 +334,16 @@ LT_MUST_USE lt_err lt_training_history_path(const lt_training *t, char path[LT_P
                                             const char *name, const char *suffix);
 
 /* health.c: judge: may a checkpoint be made of the current weights? *publish false: not now; the
- * reason was logged. The other function ends a run that cannot go on: it adds to the message which
- * checkpoint to resume from, and records it for the next start. */
+ * reason was logged. The other function ends a run that cannot go on: it adds to the message
+ * which checkpoint to resume from, and records it for the next start. */
 LT_MUST_USE lt_err lt_training_judge(lt_training *t, bool *publish);
 lt_err lt_training_give_up(lt_training *t);
-/* After such an end: t->back_to, the step to resume from at most; then, once nothing refuses the
- * start any more, rename the newer checkpoints. */
+/* After a run ended like this: t->back_to, the latest step to resume from; then, once nothing can
+ * refuse the start any more, rename the newer checkpoints. */
 LT_MUST_USE lt_err lt_training_find_back(lt_training *t);
 LT_MUST_USE lt_err lt_training_go_back(lt_training *t);
 
-/* evaluate.c: validation, and a sample of text. Each writes its line of metrics. check: if there is
+/* evaluate.c: validation, and a sample of text. Each writes a line of metrics. check: if there is
  * nothing to validate on, fails before the first step instead of hours later. */
 LT_MUST_USE lt_err lt_training_check_validation(lt_training *t);
 /* Does any of the ranks that a pass needs still have rows? Then all run a pass: weights are

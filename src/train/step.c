@@ -57,13 +57,13 @@ lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *rows, 
                            .weights = t->source.weights ? rows->weights + at : NULL};
 }
 
-/* Ranks take turns, row by row (data/loader.c). */
+/* Ranks take rows in turn, one row at a time (data/loader.c). */
 void lt_training_number(const lt_training *t, lt_pass_batch *b, uint64_t seen, int64_t first) {
     b->row_step = (uint64_t)lt_training_shares(t);
     b->first_row = seen + (uint64_t)first * b->row_step + (uint64_t)lt_training_dp_rank(t);
 }
 
-/* The same rows, group by group. */
+/* Draw the same rows, one group after another. */
 static lt_err draw_groups(lt_training *t, lt_draw *d) {
     const lt_row_batch *all = &d->rows.batch;
     for (int64_t i = 0; i < d->n_rows; i++) {
@@ -79,7 +79,7 @@ static lt_err draw_groups(lt_training *t, lt_draw *d) {
     return LT_OK;
 }
 
-/* The rows of `step`, which begins when `seen` rows have been seen. */
+/* Draw the rows of `step`, which begins when `seen` rows of the run have been drawn. */
 static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
     const double start_s = lt_clock_s();
     d->plan = lt_recipe_plan(&t->recipe, step, seen);
@@ -88,7 +88,7 @@ static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
     d->staged = 0;
     LT_TRY(t->invariant.n_groups > 0 ? draw_groups(t, d)
                                      : t->source.next(t->source.of, d->n_rows, &d->rows.batch));
-    if (t->objective == NULL) { /* Which divides them itself, pass by pass. */
+    if (t->objective == NULL) { /* An objective divides the rows itself, pass by pass. */
         lt_training_take_tokens(t, &d->rows.batch, d->n_rows);
     }
     t->source.place(t->source.of, &d->place);
@@ -97,7 +97,7 @@ static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
     return LT_OK;
 }
 
-/* Send off the draw's next micro-batch. */
+/* Stage the draw's next micro-batch. */
 static lt_err stage(lt_training *t, lt_draw *d) {
     const int64_t group = t->invariant.n_groups > 0 ? d->n_rows / t->invariant.n_own : d->n_rows;
     const int64_t left = group - d->staged % group, count = left < t->micro ? left : t->micro;
@@ -112,8 +112,8 @@ double lt_training_gradient_scale(const lt_training *t) {
     return 1.0 / (double)(host->micro * host->recipe.seq);
 }
 
-/* Queue the micro-batches before row `end` of a draw; gradients begin anew. Results that would not
- * fit are collected on the way. */
+/* Queue the micro-batches before row `end` of a draw, with gradients that start from zero. If the
+ * results would not fit, they are collected on the way. */
 static lt_err accumulate_rows(lt_training *t, lt_draw *d, int64_t end, lt_pass_result *sum) {
     LT_TRY(lt_pass_zero_gradients(t->pass));
     while (d->staged < end || lt_pass_staged(t->pass) > 0) {
@@ -132,7 +132,7 @@ static lt_err accumulate_rows(lt_training *t, lt_draw *d, int64_t end, lt_pass_r
     return LT_OK;
 }
 
-/* Group by group, added as a tree (invariant.h). */
+/* One group after another, and their gradients added as a tree (invariant.h). */
 static lt_err accumulate_groups(lt_training *t, lt_draw *d, lt_pass_result *sum) {
     lt_invariant *v = &t->invariant;
     float *gradients = lt_param_floats(lt_pass_gradients(t->pass));
@@ -185,7 +185,7 @@ static void add_result(lt_step_record *r, const lt_pass_result *sum) {
     r->router_z_sum += sum->z_sum;
 }
 
-/* While the device computes: the next step's rows, and the first of them on their way. */
+/* While the device computes, draw the rows of the next step, and stage the first of them. */
 static lt_err look_ahead(lt_training *t, lt_draw *next, uint64_t seen) {
     if (t->state.step + 1 >= t->recipe.steps || lt_diloco_is_due(t, t->state.step + 1) ||
         (t->objective != NULL && t->objective->draws_late)) {
@@ -214,7 +214,7 @@ const lt_param_buffer *lt_training_gradients(const lt_training *t) {
     return lt_training_has_ranks(t) ? lt_zero_gradients(&t->zero) : lt_training_pass_gradients(t);
 }
 
-/* Gradients of all ranks' rows; of a GPU, when its queue has come here. */
+/* Sum the gradients of all ranks' rows. On a GPU the sum is queued. */
 static lt_err sum_over_ranks(lt_training *t, int64_t step) {
     LT_TRY(t->world->device == NULL ? t->model->backend->sync(lt_training_queue(t)) : LT_OK);
     if (t->invariant.n_groups > 0) {
@@ -225,13 +225,14 @@ static lt_err sum_over_ranks(lt_training *t, int64_t step) {
     return lt_zero_end_step(&t->zero);
 }
 
-/* Queue what this rank adds to the squares of all gradients; in *optimiser.host_sumsq behind a
- * sync. */
+/* Queue this rank's part of the squared norm of all gradients. It is in *optimiser.host_sumsq
+ * after a sync. */
 static lt_err square_gradients(lt_training *t) {
     const lt_param_buffer *gradients = lt_training_gradients(t);
     const lt_backend *be = t->model->backend;
     lt_optimiser *o = &t->optimiser;
-    if (!lt_training_has_ranks(t) || t->invariant.n_groups > 0) { /* All is here. */
+    /* No other rank has a part of the sum. */
+    if (!lt_training_has_ranks(t) || t->invariant.n_groups > 0) {
         return lt_optimiser_sumsq(o, gradients);
     }
     LT_TRY(lt_norm_share(o->sumsq, be, o->queue, &t->shards, &t->zero.model->table, gradients));
@@ -245,7 +246,7 @@ void lt_training_tell_once(const lt_training *t, lt_step_record *r) {
     if (!lt_world_tells_rows(t->world)) {
         r->rows = r->tokens = 0.0;
     }
-    /* Each rank of cp computes the loss of an objective for whole rows. */
+    /* Each rank of cp computes an objective's loss for whole rows. */
     if (!(t->objective != NULL ? lt_world_tells_rows(t->world) : lt_world_tells_losses(t->world))) {
         memset(r->objective, 0, sizeof r->objective);
         r->labels = r->weight_sum = r->loss_sum = r->correct = r->bytes = 0.0;
@@ -255,7 +256,7 @@ void lt_training_tell_once(const lt_training *t, lt_step_record *r) {
     }
 }
 
-/* Forward and backward of the step's rows, and what they brought here. */
+/* Forward and backward passes of the step's rows, and their results. */
 static lt_err compute(lt_training *t, lt_step_record *r, double start_s) {
     const int64_t step = t->state.step + 1;
     lt_draw *now = &t->draws[step % 2], *next = &t->draws[(step + 1) % 2];
@@ -294,7 +295,7 @@ bool lt_training_is_whole(const lt_training *t) {
     return o == NULL || o->whole == NULL || o->whole(o->of);
 }
 
-/* The position behind a step. */
+/* Move the run's position to the end of a step. */
 static void go_behind(lt_training *t, lt_draw *d, uint64_t tokens) {
     d->drawn = false;
     t->place = d->place;
@@ -313,7 +314,7 @@ lt_err lt_training_skip(lt_training *t, int64_t step) {
     return LT_OK;
 }
 
-/* The step as it was decided; then the run stands behind it. */
+/* Carry out the step as it was decided, and move the run's position past it. */
 static lt_err carry_out(lt_training *t, lt_draw *now, lt_step_decision *d,
                         const lt_step_record *r) {
     /* If an outer step may change the weights, they are gathered after it, and not unit by unit
@@ -391,7 +392,8 @@ lt_err lt_training_step_end(lt_training *t, lt_step_outcome *out, lt_err err) {
     LT_TRY(lt_ranks_combine(&t->ranks, &out->record, err));
     LT_TRY(lt_saver_advance(t, out->record.saving > 0.0));
     LT_TRY(lt_mirror_advance(t, (lt_mirror_news)out->record.mirror));
-    t->times.line.waited_s = 0.0; /* The record itself is no part of a step's communication. */
+    /* Exchanging the record is not part of a step's communication time. */
+    t->times.line.waited_s = 0.0;
     LT_TRY(lt_timeline_end(&t->times.line, &part));
     lt_step_decide(&out->decision, &out->record,
                    &(lt_step_facts){.recipe = &t->recipe,
@@ -419,7 +421,7 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
     return lt_training_step_end(t, out, err);
 }
 
-/* A batch of this run alone. */
+/* Evaluate a batch of this run alone. */
 static lt_err eval_own(const lt_training *t, lt_pass_batch b, lt_pass_result *r) {
     int64_t rows_of[LT_TOGETHER_MAX] = {0};
     rows_of[t->member] = b.batch;

@@ -16,7 +16,7 @@
 #include "train/run.h"
 #include "train/together_impl.h"
 
-/* ---- What goes together ---- */
+/* ---- Which runs can be trained together ---- */
 
 bool lt_together_own(const lt_option *row) {
     static const char *const own[] = {"steps", "seed", "export", "batch.size", "batch.ramp"};
@@ -72,11 +72,11 @@ lt_err lt_together_check(const lt_named_recipe *named, int n) {
     return LT_OK;
 }
 
-/* What a launcher asks for. */
+/* Refuse a launch that keeps snapshots in memory. */
 static lt_err check_launch(const lt_world *w) {
     lt_node_memory memory;
     if (w->comm != NULL && lt_node_memory_of_rank(&memory)) {
-        LT_FAIL(LT_ERR_ARG, /* So that the launcher does not try it again. */
+        LT_FAIL(LT_ERR_ARG, /* ARG, so that the launcher does not try again. */
                 "lateen launch --nodes keeps snapshots of one run in memory, and several adapters "
                 "at once are several runs: leave --nodes out, and with it --spares and --shrink");
     }
@@ -101,8 +101,8 @@ static int64_t rows_of_pass(const lt_together *g, int64_t n_passes) {
     return rows;
 }
 
-/* The fewest passes whose rows, of all runs, are at most micro, or one of each run; micro 0: one,
- * or as many as keep a pipeline busy. */
+/* The fewest passes for which the rows of all runs in a pass are at most micro, or one row of
+ * each run if micro is smaller. micro 0: one pass, or as many as keep a pipeline busy. */
 static int64_t count_passes(const lt_together *g, int64_t micro) {
     const int64_t most = micro > g->n ? micro : g->n;
     int64_t n_passes = 1;
@@ -133,7 +133,7 @@ static lt_err open_run(lt_together *g, int i) {
     *r = *of->recipe;
     r->micro = g->micros[i];
     lt_log_info("adapter %s: %s", of->name, r->out);
-    t->lease.lock_fd = -1; /* So that it can be closed. */
+    t->lease.lock_fd = -1; /* So that closing it is safe. */
     g->n_opened = i + 1;
     err = ranks ? lt_training_open_in_turn(t, r, device, g->world, &with)
                 : lt_training_open_with(t, r, device, &with);
@@ -161,7 +161,8 @@ static lt_err open_folder(lt_together *g, const char *out) {
 }
 
 static void close_runs(lt_together *g) {
-    for (int i = g->n_opened - 1; i >= 0; i--) { /* The first has the model and the pass. */
+    /* The first run has the model and the pass, so it is closed last. */
+    for (int i = g->n_opened - 1; i >= 0; i--) {
         lt_training_close(&g->runs[i]);
         g->runs[i] = (lt_training){.lease.lock_fd = -1};
     }
@@ -176,9 +177,9 @@ static void close_all(lt_together *g) {
     free(g);
 }
 
-/* Every run, on every rank from the same checkpoint. */
+/* Open every run, on every rank from the same checkpoint. */
 static lt_err open_runs(lt_together *g, const char *out) {
-    for (bool same = false; !same;) { /* Ends as that of lt_training_open_ranks. */
+    for (bool same = false; !same;) { /* Ends as the loop of lt_training_open_ranks does. */
         close_runs(g);
         LT_TRY(open_folder(g, out));
         for (int i = 0; i < g->n; i++) {
@@ -224,14 +225,14 @@ static lt_err open_all(lt_together *g, int64_t micro, const char *out) {
     return LT_OK;
 }
 
-/* ---- Ends ---- */
+/* ---- The end of a run ---- */
 
 lt_training *lt_together_turn_to(lt_together *g, int i) {
     lt_lora_use(g->runs[0].model, g->runs[i].lora);
     return &g->runs[i];
 }
 
-/* Every rank comes to the same error NUMERIC, from what all ranks know. */
+/* Every rank returns the same error NUMERIC, because it follows from what all ranks know. */
 lt_err lt_together_leave_or(lt_together *g, int i, lt_err err) {
     if (err != LT_ERR_NUMERIC) {
         return err != LT_OK ? lt_error_prefix(err, "adapter %s", g->named[i].name) : LT_OK;
@@ -285,7 +286,7 @@ static lt_err stop_all(lt_together *g, int why) {
             lt_stop_text(why));
 }
 
-/* What a launcher sees: the steps of the run that has taken the most. */
+/* Report progress to the launcher: the step of the run that is furthest ahead. */
 static void show_step(const lt_together *g) {
     int64_t step = 0;
     for (int i = 0; i < g->n; i++) {
@@ -341,10 +342,10 @@ done:
     }
     lt_training_note_end(err);
     if (err == LT_ERR_INTERRUPTED && !lt_together_leads(g)) {
-        err = LT_OK; /* The leading rank reports it. */
+        err = LT_OK; /* The leading rank reports the error. */
     }
     for (int i = 0; i < g->n_opened; i++) {
-        lt_saver_settle(&g->runs[i]); /* It knows the world. */
+        lt_saver_settle(&g->runs[i]); /* It uses the world, which is closed next. */
     }
     lt_world_close(world, err);
     close_all(g);
@@ -366,7 +367,7 @@ static lt_err run_in_world(const void *of) {
     lt_world world;
     LT_TRY(lt_world_open(&world, r->mesh, 1, r->deadline, j->out));
     if (world.rank > 0) {
-        lt_log_set_level(LT_LOG_ERROR); /* Rank 0 speaks for all. */
+        lt_log_set_level(LT_LOG_ERROR); /* Only rank 0 logs. */
     }
     return lt_run_together_in(&world, j->named, j->n, j->micro, j->out);
 }

@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "train/together_impl.h"
 
-#define SHOWN_LOSSES 6 /* A progress line has the losses of this many runs. */
+#define SHOWN_LOSSES 6 /* A progress line shows the losses of this many runs. */
 
 /* ---- Rows ---- */
 
@@ -25,7 +25,8 @@ static int64_t own_seq(const lt_training *t) {
     return t->recipe.seq / lt_training_cp(t);
 }
 
-/* A pass copies its batch when it is staged; a pipeline reads those of a step until its end. */
+/* A pass copies its batch when it is staged; a pipeline reads the batches of a step until the
+ * step ends. */
 lt_err lt_together_open_rows(lt_together *g) {
     const lt_training *host = &g->runs[0];
     g->n_places = 1;
@@ -41,7 +42,7 @@ lt_err lt_together_open_rows(lt_together *g) {
     return lt_step_rows_open(&g->rows, g->n_places * g->pass_rows, own_seq(host), false);
 }
 
-/* Tokens of the longest of n rows, where rows of one document each may be cut. */
+/* Tokens of the longest of n rows, if rows of one document each may be shortened. */
 static int64_t used_of(const lt_training *t, int64_t first, int64_t n) {
     const lt_batch *b = &lt_training_draw(t)->rows.batch.ids;
     const bool cut = t->recipe.packing == LT_RECIPE_PACK_SINGLE && own_seq(t) == b->seq &&
@@ -49,7 +50,8 @@ static int64_t used_of(const lt_training *t, int64_t first, int64_t n) {
     return cut ? lt_rows_used(b, first, n, LT_ROWS_STEP) : own_seq(t);
 }
 
-/* Rows [first, first + n) of a run's step, each of seq tokens, behind `at` tokens. */
+/* Copy rows [first, first + n) of a run's step, each of seq tokens, to the batch after its first
+ * `at` tokens. */
 static void put_rows(const lt_batch *to, int64_t at, int64_t seq, const lt_training *t,
                      int64_t first, int64_t n) {
     const lt_batch *from = &lt_training_draw(t)->rows.batch.ids;
@@ -63,7 +65,7 @@ static void put_rows(const lt_batch *to, int64_t at, int64_t seq, const lt_train
     }
 }
 
-/* Rows of run i in a pass. */
+/* Number of rows of run i in a pass. */
 static int64_t rows_in(const lt_together *g, int i, int64_t pass) {
     const int64_t micro = g->micros[i];
     const int64_t left = lt_together_runs(g, i)
@@ -72,7 +74,7 @@ static int64_t rows_in(const lt_together *g, int i, int64_t pass) {
     return left < 0 ? 0 : left < micro ? left : micro;
 }
 
-/* Passes of the step. */
+/* Number of passes in the step. */
 static int64_t n_passes(const lt_together *g) {
     int64_t n = 0;
     for (bool more = true; more; n += more) {
@@ -84,7 +86,7 @@ static int64_t n_passes(const lt_together *g) {
     return n;
 }
 
-/* The batch of a pass of the step. */
+/* Gather the batch of a pass of the step. */
 static lt_pass_batch gather(lt_together *g, int64_t pass) {
     const lt_batch *to = &g->rows.batch.ids;
     const int64_t place = pass % g->n_places, at = place * g->pass_rows * to->seq;
@@ -134,7 +136,7 @@ static lt_err run_passes(lt_together *g, int64_t n, float scale, lt_pass_result 
     return LT_OK;
 }
 
-/* Gradients and losses of all. */
+/* Compute the gradients and losses of all runs. */
 static lt_err compute(lt_together *g) {
     lt_training *host = &g->runs[0];
     const int64_t n = n_passes(g);
@@ -162,7 +164,8 @@ static lt_err compute(lt_together *g) {
 
 /* ---- The end of a step ---- */
 
-/* What an adapter's own run does behind a step: the update, its numbers, validation, checkpoint. */
+/* What the run of one adapter does at the end of a step: the update, its metrics, validation,
+ * checkpoint. */
 static lt_err end_step(lt_together *g, int i, bool *slow, int *stop) {
     lt_training *t = lt_together_turn_to(g, i);
     lt_step_outcome *o = &g->outcomes[i];
@@ -175,7 +178,7 @@ static lt_err end_step(lt_together *g, int i, bool *slow, int *stop) {
     return LT_OK;
 }
 
-/* One line for all: the losses, and what is left of the run with the most steps before it. */
+/* One line for all runs: the losses, and the time left for the run with the most steps to go. */
 static void show(lt_together *g, double step_s) {
     char losses[SHOWN_LOSSES * 96 + 8] = "", eta[LT_CLOCK_TEXT_BYTES];
     const lt_training *last = NULL;
@@ -230,6 +233,6 @@ lt_err lt_together_step(lt_together *g, int *stop) {
     for (int i = 0; i < g->n; i++) {
         LT_TRY(lt_together_finish_if_done(g, i));
     }
-    /* If something took long, the other ranks wait for the leading one here. */
+    /* If something took long, the other ranks wait here for the leading one. */
     return slow && *stop == 0 ? lt_training_ask_stop(&g->runs[0], stop) : LT_OK;
 }

@@ -1,5 +1,5 @@
-/* goodput.h: where the time of a run goes. Every second since this process began counts as exactly
- * one kind, by marks: each mark counts the time since the mark before. Goodput is productive time /
+/* goodput.h: where the time of a run goes. Every second since this process began is counted as
+ * exactly one kind: a mark counts the time since the previous mark. Goodput is productive time /
  * all time. */
 #ifndef LT_TRAIN_GOODPUT_H
 #define LT_TRAIN_GOODPUT_H
@@ -25,10 +25,10 @@ extern const char *const lt_goodput_names[LT_GOODPUT_COUNT];
 
 typedef struct {
     double s[LT_GOODPUT_COUNT];
-    double mark_s; /* By lt_clock_s. */
+    double mark_s; /* Time of the last mark, by lt_clock_s. */
 } lt_goodput;
 
-/* start_s: when the process began; gap_s: time before start_s that counts as restart. */
+/* start_s: when the process began; gap_s: the time before start_s that counts as restart. */
 void lt_goodput_begin(lt_goodput *t, double start_s, double gap_s);
 void lt_goodput_spend(lt_goodput *t, lt_goodput_kind kind);
 /* A step: wait_s of the time since the last mark is stall, the rest is productive or rework. */

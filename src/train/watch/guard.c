@@ -8,14 +8,15 @@
 #include "base/error.h"
 #include "base/json.h"
 
-/* For each checkpoint, so that the spread of the first, steep losses fades. */
+/* At each checkpoint the old spread counts for this much less, so that the spread of the first,
+ * steep losses fades. */
 #define SPREAD_FADES 0.9
 
 void lt_guard_open(lt_guard *g, const lt_recipe *r) {
     *g = (lt_guard){.recipe = r, .best = INFINITY};
 }
 
-/* How many deviations x lies above the ring's mean; 0 until the ring is full. */
+/* How many standard deviations x lies above the mean of the ring; 0 until the ring is full. */
 static double z_score(const lt_guard_ring *ring, int64_t window, double x) {
     double mean = 0.0, square = 0.0, deviation;
     if (ring->n < window) {
@@ -38,7 +39,7 @@ static void ring_add(lt_guard_ring *ring, int64_t window, double x) {
     ring->n = ring->n < window ? ring->n + 1 : window;
 }
 
-/* "nan" without the sign that glibc prints. */
+/* "nan" without the sign that glibc may print. */
 static const char *number(char out[32], double x) {
     (void)snprintf(out, 32, "%g", x);
     return isnan(x) ? "nan" : out;
@@ -89,7 +90,8 @@ static json_t *ring_save(const lt_guard_ring *ring) {
     return json_pack("{s:I, s:o}", "next", (json_int_t)ring->next, "values", values);
 }
 
-/* The i-th of the last losses, 1 the newest: backwards from `next`, around the ring's end. */
+/* The i-th of the last losses, where 1 is the newest: counted backwards from `next`, around the
+ * end of the ring. */
 static double last_loss(const lt_guard_ring *ring, int64_t i) {
     return ring->values[ring->next >= i ? ring->next - i : ring->n + ring->next - i];
 }
@@ -121,7 +123,8 @@ static double recent_deviation(const lt_guard *g) {
 bool lt_guard_suspects(const lt_guard *g, double loss) {
     const double far = fmax(fmax(1.0, 0.5 * g->best), 4.0 * g->spread),
                  high = fmax(fmax(0.5, 0.25 * g->best), 1.5 * g->spread);
-    return loss > g->best + far || lt_guard_recent(g) > g->best + high; /* NaN: no loss yet. */
+    /* The mean of the last losses is NaN, so no limit is passed, until there is one. */
+    return loss > g->best + far || lt_guard_recent(g) > g->best + high;
 }
 
 void lt_guard_note_good(lt_guard *g) {
@@ -144,7 +147,7 @@ static lt_err ring_load(lt_guard_ring *ring, int64_t window, const json_t *state
         LT_FAIL(LT_ERR_STATE, "%s: the guard's window holds %lld steps, its next is %lld", what,
                 (long long)n, (long long)next);
     }
-    first = next % (n > 0 ? n : 1); /* The oldest. */
+    first = next % (n > 0 ? n : 1); /* The oldest value. */
     if ((n < window && next == n) || (n == window && next < n)) {
         first = 0;
     } else {
@@ -172,7 +175,8 @@ lt_err lt_guard_load(lt_guard *g, const json_t *state, const char *what) {
     LT_TRY(lt_json_i64(state, "skipped_in_a_row", &g->skipped_in_a_row, false, what));
     LT_TRY(ring_load(&g->loss, g->recipe->guard_window, json_object_get(state, "loss"), what));
     LT_TRY(ring_load(&g->grad, g->recipe->guard_window, json_object_get(state, "grad"), what));
-    g->best = g->loss.n > 0 ? lt_guard_recent(g) : INFINITY; /* Older checkpoints lack it. */
+    /* Older checkpoints have no such value. */
+    g->best = g->loss.n > 0 ? lt_guard_recent(g) : INFINITY;
     g->spread = 0.0;
     LT_TRY(lt_json_f64(state, "best", &g->best, true, what));
     return lt_json_f64(state, "spread", &g->spread, true, what);

@@ -26,7 +26,8 @@
 #define LT_GUARD_RECENT     16
 
 typedef struct {
-    double values[LT_GUARD_WINDOW_MAX]; /* A ring; oldest at `next` once full. */
+    /* A ring, whose oldest value is at `next` once it is full. */
+    double values[LT_GUARD_WINDOW_MAX];
     int64_t n, next;
 } lt_guard_ring;
 
@@ -34,9 +35,9 @@ typedef struct {
     const lt_recipe *recipe;
     lt_guard_ring loss, grad;
     int64_t skipped, skipped_in_a_row;
-    /* The last of these, consecutive, whose loss or norm was not finite. */
+    /* The number of latest steps, without a gap, whose loss or norm was not finite. */
     int64_t not_finite_in_a_row;
-    double best; /* INFINITY: no loss yet. */
+    double best; /* INFINITY: no loss was accepted yet. */
     double spread;
 } lt_guard;
 

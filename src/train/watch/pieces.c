@@ -11,7 +11,7 @@
 #define PIECE_BYTES ((size_t)256 << 10)
 #define WHAT        "hashes of pieces"
 
-/* Write the pieces of all spans; places NULL: count them. */
+/* Cut all spans into pieces, and write their places; places NULL: only count them. */
 static int cut(const lt_pieces *p, const lt_piece_span *spans, int n_spans, int64_t *places) {
     int n = 0;
     for (int s = 0; s < n_spans; s++) {

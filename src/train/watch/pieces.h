@@ -13,7 +13,7 @@
 
 #include "tensor/backend.h"
 
-/* Bytes at `data`; 0: none. */
+/* Memory at `data`; bytes 0: none. */
 typedef struct {
     const void *data;
     size_t bytes;
@@ -22,20 +22,20 @@ typedef struct {
 typedef struct {
     lt_device *device; /* NULL: it is not open. */
     lt_queue *queue;
-    int n, first, end;        /* Those of the last call of queue: [first, end). */
+    int n, first, end;        /* Pieces of the last call of queue: [first, end). */
     int *span;                /* (n): the span that a piece is part of. */
-    const void *base;         /* Places are distances from here. */
-    int64_t *places;          /* (n, 2), on the device: place and bytes. */
+    const void *base;         /* Places are distances from this address. */
+    int64_t *places;          /* (n, 2), on the device: place and bytes of each piece. */
     int64_t *results;         /* (n), on the device. */
-    int64_t *hashes;          /* (n), on the host behind a sync. */
-    lt_moment *began, *ended; /* NULL: the queue's work runs at once. */
-    double seconds;           /* What the last call of queue took, if it ran at once. */
+    int64_t *hashes;          /* (n), on the host after a sync. */
+    lt_moment *began, *ended; /* NULL: the work of the queue runs at once. */
+    double seconds;           /* Duration of the last call of queue, if it ran at once. */
 } lt_pieces;
 
-/* Memory and queue outlive it. Pieces are in the order of their spans. */
+/* The memory and the queue must outlive it. Pieces are in the order of their spans. */
 LT_MUST_USE lt_err lt_pieces_open(lt_pieces *p, lt_device *device, lt_queue *queue,
                                   const lt_piece_span *spans, int n_spans);
-void lt_pieces_close(lt_pieces *p); /* Accepts a zeroed one. */
+void lt_pieces_close(lt_pieces *p); /* Accepts a zeroed struct. */
 /* Queue the hashes of pieces [first, end). */
 LT_MUST_USE lt_err lt_pieces_queue(lt_pieces *p, int first, int end);
 /* After a sync of the queue: one hash of these hashes, and the device's time for them. */

@@ -42,7 +42,7 @@ bool lt_replay_differs(const lt_replay_sign *signs, int n) {
     return false;
 }
 
-/* All ranks of a slot get a verdict, unless it has a worse one. */
+/* All ranks of a slot get a verdict, unless they already have a worse one. */
 static void judge_slot(lt_replica_verdict *verdicts, const lt_replay_sign *signs, int n,
                        int64_t slot, lt_replica_verdict verdict) {
     for (int i = 0; i < n; i++) {
@@ -74,7 +74,7 @@ void lt_replay_judge(lt_replica_verdict *verdicts, const lt_replay_sign *signs, 
 
 /* ---- Open and close -------------------------------------------------------------------------- */
 
-/* The mesh of as many ranks without pp and ep: its stages become replicas. */
+/* The mesh of as many ranks without pp and ep: its pipeline stages become replicas. */
 static const char *name_nearest(const lt_mesh_shape *s, char out[96]) {
     int n = snprintf(out, 96, "mesh: dp=%d", s->dp * s->pp);
     n += s->cp > 1 ? snprintf(out + n, 96 - (size_t)n, ",cp=%d", s->cp) : 0;
@@ -126,7 +126,7 @@ lt_err lt_replay_meet(const lt_training *t) {
     return LT_OK;
 }
 
-/* Of gradients, each unit a span. */
+/* Pieces of gradients, with one span per unit. */
 static lt_err open_pieces(lt_training *t, lt_pieces *p, const lt_param_table *table,
                           const lt_param_buffer *b) {
     lt_piece_span *spans = calloc((size_t)table->n_units, sizeof *spans);
@@ -198,7 +198,7 @@ bool lt_replay_is_due(const lt_training *t, int64_t step) {
 
 /* ---- Computing again ------------------------------------------------------------------------- */
 
-/* The rows of the slot `before` places before this one, into x->rows. */
+/* Fetch the rows of the slot `before` places before this one into x->rows. */
 static lt_err fetch(lt_training *t, const lt_draw *now, int before) {
     lt_replay *x = &t->replay;
     const lt_row_batch *own = &now->rows.batch, *rows = &x->rows->batch;
@@ -206,12 +206,12 @@ static lt_err fetch(lt_training *t, const lt_draw *now, int before) {
     const int64_t count = now->n_rows * own->ids.seq / lt_training_cp(t);
     const struct {
         void *to, *from;
-    } fields[] = {
-        {rows->ids.tokens, own->ids.tokens},
-        {rows->ids.labels, own->ids.labels},
-        {rows->ids.doc_start, own->ids.doc_start},
-        {rows->ids.positions, own->ids.positions},
-        {t->source.weights ? rows->weights : NULL, own->weights}}; /* F32, of as many bytes. */
+    } fields[] = {{rows->ids.tokens, own->ids.tokens},
+                  {rows->ids.labels, own->ids.labels},
+                  {rows->ids.doc_start, own->ids.doc_start},
+                  {rows->ids.positions, own->ids.positions},
+                  /* F32 values, of the same size. */
+                  {t->source.weights ? rows->weights : NULL, own->weights}};
     memset(x->send, 0, (size_t)n * sizeof *x->send);
     memset(x->recv, 0, (size_t)n * sizeof *x->recv);
     x->send[(slot + before) % n] = count;
@@ -231,7 +231,7 @@ static lt_err hash_of(const lt_training *t, lt_pieces *p, int64_t *out) {
     return LT_OK;
 }
 
-/* Forward and backward of n rows; their gradients stay here, without a sum. */
+/* Forward and backward passes of n rows; the gradients stay on this rank, without a sum. */
 static lt_err compute_alone(lt_training *t, const lt_row_batch *rows, int64_t n, double *loss) {
     const int layers = (int)t->model->spec.n_layers;
     const float scale = (float)lt_training_gradient_scale(t);
@@ -264,7 +264,7 @@ static lt_err gather(lt_training *t) {
                          LT_I64, NULL);
 }
 
-/* ---- What follows ---------------------------------------------------------------------------- */
+/* ---- What follows from a verdict ----------------------------------------------------------- */
 
 static lt_err put(lt_training *t, int64_t step, const char *verdict) {
     const lt_replay *x = &t->replay;
@@ -276,7 +276,7 @@ static lt_err put(lt_training *t, int64_t step, const char *verdict) {
                                     lt_replicas_json(x->verdicts, n, LT_REPLICA_UNKNOWN)));
 }
 
-/* Some rank was wrong, or cannot be told: the run ends. */
+/* A rank was wrong, or it is unknown which one was: the run ends. */
 static lt_err end_run(lt_training *t, int64_t step) {
     const lt_replay *x = &t->replay;
     const int n = lt_group_size(t->world->mesh.world);
@@ -309,7 +309,7 @@ static lt_err end_run(lt_training *t, int64_t step) {
             (long long)step, wrong[0] != '\0' ? wrong : unknown);
 }
 
-/* Own and other are known on all ranks; where they differ, a third computation tells. */
+/* All ranks know own and other; where these differ, a third computation decides. */
 static lt_err judge(lt_training *t, const lt_draw *now, int64_t step, bool *right) {
     lt_replay *x = &t->replay;
     const int n = lt_group_size(t->world->mesh.world);
@@ -321,11 +321,13 @@ static lt_err judge(lt_training *t, const lt_draw *now, int64_t step, bool *righ
         lt_replay_judge(x->verdicts, x->signs, n);
         return end_run(t, step);
     }
-    memset(x->verdicts, 0, (size_t)n * sizeof *x->verdicts); /* All are right. */
+    /* At first every rank counts as right. */
+    memset(x->verdicts, 0, (size_t)n * sizeof *x->verdicts);
     return LT_OK;
 }
 
-/* The update was skipped, and all ranks compute the same now. Does the step itself differ? */
+/* The update was skipped, and all ranks compute the same gradients now. Does the step itself
+ * differ? */
 static lt_err explain(lt_training *t, int64_t step, const char *why) {
     lt_replay *x = &t->replay;
     const int n = lt_group_size(t->world->mesh.world);
@@ -354,7 +356,7 @@ static lt_err explain(lt_training *t, int64_t step, const char *why) {
     return put(t, step, changed ? "once" : "data");
 }
 
-/* Behind a skipped update. */
+/* After a skipped update. */
 static lt_err replay_skipped(lt_training *t, const lt_draw *now, const char *why) {
     lt_replay *x = &t->replay;
     const int64_t step = now->plan.step;

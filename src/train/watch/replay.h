@@ -41,34 +41,36 @@ struct lt_draw;
 struct lt_step_rows;
 struct lt_step_decision;
 
-/* What a rank tells all others; I64 each. */
+/* What a rank tells all others; every field is an I64. */
 typedef struct {
-    int64_t slot, set; /* Its place in dp; the lowest rank of the ranks that differ in it. */
-    int64_t own, other, third; /* Hashes: of the gradients of its rows, of the slot before, and */
-                               /* of the one before that. */
-    int64_t loss_changed;      /* 1: the loss of its rows differs from that in the step; */
-    int64_t sum_changed;       /* 1: so does the sum of the gradients. */
+    /* The rank's place in dp, and the lowest of the ranks that differ only in it. */
+    int64_t slot, set;
+    /* Hashes of the gradients of its own rows, of the rows of the slot before, and of the rows of
+     * the slot before that. */
+    int64_t own, other, third;
+    int64_t loss_changed; /* 1: the loss of its rows differs from the one in the step; */
+    int64_t sum_changed;  /* 1: the sum of the gradients differs, too. */
 } lt_replay_sign;
 
 typedef struct {
     int64_t every; /* 0: off. */
     lt_group *dp;
     int64_t set;
-    struct lt_step_rows *rows; /* Of another rank. */
+    struct lt_step_rows *rows; /* Rows of another rank. */
     lt_replay_sign *signs;     /* (ranks) */
     lt_replica_verdict *verdicts;
     int64_t *send, *recv; /* (dp): counts. */
-    lt_pieces gradients;  /* That this rank alone has computed; */
-    lt_pieces sum;        /* over all ranks, or this rank's slices of that. */
-    lt_replay_sign sign;  /* This rank's. */
-    double loss;          /* Of its rows in the step. */
+    lt_pieces gradients;  /* Gradients that this rank alone has computed; */
+    lt_pieces sum;        /* their sum over all ranks, or this rank's slices of the sum. */
+    lt_replay_sign sign;  /* The sign of this rank. */
+    double loss;          /* Loss of its rows in the step. */
     int64_t n_replayed;
     double spent_s;
 } lt_replay;
 
 /* Do own and other differ for the rows of some slot? */
 bool lt_replay_differs(const lt_replay_sign *signs, int n);
-/* Fill verdicts (n) once the third hashes are known. */
+/* Fill verdicts (n), once the third hashes are known. */
 void lt_replay_judge(lt_replica_verdict *verdicts, const lt_replay_sign *signs, int n);
 
 /* ARG or UNSUPPORTED names an option that does not work with it. With one replica it logs that it
@@ -78,7 +80,7 @@ void lt_replay_close(struct lt_training *t);
 /* A collective call after open. ARG: ranks compute with different numbers of threads, which may
  * round differently. */
 LT_MUST_USE lt_err lt_replay_meet(const struct lt_training *t);
-/* Are the gradients of this step hashed before their sum? */
+/* Are the gradients of this step hashed before they are summed? */
 bool lt_replay_is_due(const struct lt_training *t, int64_t step);
 /* Collective calls, in this order. before: the step's own rows are drawn. own: their gradients are
  * computed and not yet summed. after: the step is decided, and no update made. */
@@ -86,7 +88,7 @@ LT_MUST_USE lt_err lt_replay_before(struct lt_training *t, const struct lt_draw 
 LT_MUST_USE lt_err lt_replay_own(struct lt_training *t);
 LT_MUST_USE lt_err lt_replay_after(struct lt_training *t, const struct lt_draw *now,
                                    const struct lt_step_decision *d);
-/* On the leading rank, at the end: what it cost. */
+/* On the leading rank, at the end: log what the replays cost. */
 LT_MUST_USE lt_err lt_replay_tell(struct lt_training *t);
 
 #endif

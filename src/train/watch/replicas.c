@@ -29,14 +29,14 @@ static int count(const lt_replica_sign *signs, int n, int64_t set, const int64_t
     return found;
 }
 
-/* Do all ranks of this one's set have its hash? */
+/* Do all ranks in the set of this one have its hash? */
 static bool is_one(const lt_replica_sign *signs, int n, int i) {
     const int64_t set = signs[i].set;
     return count(signs, n, set, &signs[i].hash) == count(signs, n, set, NULL);
 }
 
-/* The hash of more than half of a set: the one that is left when each cancels another one (Boyer
- * and Moore), if it is that many. */
+/* The hash that more than half of a set has: the one that is left when each cancels a different
+ * one (Boyer and Moore), provided that it has the majority. */
 static bool majority_of(const lt_replica_sign *signs, int n, int64_t set, int64_t *hash) {
     int left = 0;
     for (int i = 0; i < n; i++) {
@@ -74,7 +74,7 @@ bool lt_replicas_judge_again(lt_replica_verdict *verdicts, const lt_replica_sign
                              const lt_replica_sign *now, int n) {
     bool found = false;
     for (int i = 0; i < n; i++) {
-        int again = 0; /* Ranks of the set that have come to the same hash twice. */
+        int again = 0; /* Ranks of the set that came to the same hash both times. */
         for (int k = 0; k < n; k++) {
             again += now[k].set == now[i].set && now[k].hash == before[k].hash;
         }
@@ -126,7 +126,8 @@ static int number_of(const lt_replica_verdict *verdicts, int n, lt_replica_verdi
 
 /* ---- Hashes ---------------------------------------------------------------------------------- */
 
-/* The buffers of the optimiser's share, in the order of the pieces; NULL: there is none. */
+/* The buffers of the optimiser's share, in the order of the pieces; NULL: this one does not
+ * exist. */
 static const lt_param_buffer *buffer_of(const lt_training *t, int i) {
     const lt_optimiser *o = &t->optimiser;
     return i == 0                 ? o->share.master
@@ -142,7 +143,7 @@ static const char *name_of(const lt_training *t, int buffer) {
                                  : t->optimiser.moment_names[buffer - 2];
 }
 
-/* The parameters of a buffer, as spans behind those that there are. */
+/* Add the parameters of a buffer as spans after those already there. */
 static int add_spans(const lt_training *t, int buffer, lt_piece_span *spans, int n) {
     const lt_param_table *table = t->optimiser.share.table;
     const lt_param_buffer *b = buffer_of(t, buffer);
@@ -184,7 +185,7 @@ done:
 
 /* ---- Open and close -------------------------------------------------------------------------- */
 
-/* The ranks that hold the same of everything; NULL: no other rank does. */
+/* The ranks that hold the same state; NULL: no other rank does. */
 static lt_group *set_of(const lt_training *t) {
     const lt_mesh *m = &t->world->mesh;
     const bool experts = t->world->shape.ep > 1;
@@ -223,7 +224,7 @@ static lt_err note_path(char path[LT_PATH_BYTES], const lt_training *t) {
     return lt_path_join(path, t->recipe.out, LT_REPLICAS_FILE);
 }
 
-/* The hashes that an attempt before this one has left, if this one comes to their step. */
+/* Read the hashes that an earlier attempt left, in case this one reaches their step. */
 static lt_err read_before(lt_training *t) {
     lt_err err = LT_OK;
     lt_replicas *x = &t->replicas;
@@ -251,7 +252,7 @@ static lt_err read_before(lt_training *t) {
     signs = json_object_get(note, "signs");
     if ((int)json_array_size(signs) != n || strcmp(mesh, t->recipe.mesh) != 0 ||
         x->before_step <= t->state.step) {
-        goto done; /* Other ranks, or the steps are not made again. */
+        goto done; /* Other ranks, or the steps are not repeated. */
     }
     x->before = calloc((size_t)n, sizeof *x->before);
     if (x->before == NULL) {
@@ -299,7 +300,8 @@ void lt_replicas_close(lt_training *t) {
 
 /* ---- Which pieces ---------------------------------------------------------------------------- */
 
-/* Is this the step that the attempt before has left undecided? Its part is compared again. */
+/* Is this the step that the earlier attempt left undecided? If so, the same part is compared
+ * again. */
 static bool is_open(const lt_replicas *x, int64_t step) {
     return x->before != NULL && step == x->before_step && !x->before_saving;
 }
@@ -311,14 +313,14 @@ static void choose_part(lt_replicas *x, int64_t step) {
     x->part = open ? x->before_part : step / x->every % x->parts;
 }
 
-/* With more parts than pieces some parts are empty. */
+/* If there are more parts than pieces, some parts are empty. */
 static int first_piece(const lt_replicas *x, int64_t part) {
     return (int)(part * x->pieces.n / x->of_parts);
 }
 
-/* ---- A difference ---------------------------------------------------------------------------- */
+/* ---- After a difference -------------------------------------------------------------------- */
 
-/* For the next start, which decides. */
+/* Write a note for the next start, which decides. */
 static lt_err write_note(const lt_training *t, int64_t step, bool saving) {
     const lt_replicas *x = &t->replicas;
     lt_err err = LT_OK;
@@ -365,7 +367,7 @@ static lt_err tell(lt_training *t, int64_t step, bool again) {
                                     lt_replicas_json(x->verdicts, n, LT_REPLICA_UNKNOWN)));
 }
 
-/* The first tensor of which the ranks of this one's set do not hold the same. */
+/* Name the first tensor that differs between the ranks in the set of this one. */
 static lt_err name_difference(lt_training *t, char *out, size_t bytes) {
     const lt_replicas *x = &t->replicas;
     const lt_param_table *table = t->optimiser.share.table;
@@ -391,7 +393,7 @@ static lt_err name_difference(lt_training *t, char *out, size_t bytes) {
     LT_FAIL(LT_ERR_STATE, "the hashes of all pieces are equal");
 }
 
-/* Ranks differ: the run ends. */
+/* Ranks differ, so the run ends. */
 static lt_err end_run(lt_training *t, int64_t step, bool saving) {
     const lt_replicas *x = &t->replicas;
     const int n = lt_group_size(t->world->mesh.world);
@@ -432,7 +434,7 @@ static lt_err end_run(lt_training *t, int64_t step, bool saving) {
             (long long)step, wrong[0] != '\0' ? wrong : unknown);
 }
 
-/* The step at which ranks had differed has been made again. */
+/* The step at which ranks differed has been repeated: decide which of them was wrong. */
 static lt_err decide_again(lt_training *t, int64_t step) {
     lt_replicas *x = &t->replicas;
     const int n = lt_group_size(t->world->mesh.world);
@@ -463,7 +465,7 @@ static lt_err decide_again(lt_training *t, int64_t step) {
 
 /* ---- Comparing ------------------------------------------------------------------------------- */
 
-/* The hashes are here. */
+/* Compare the hashes, which have arrived. */
 static lt_err compare(lt_training *t, int64_t step, bool saving) {
     lt_replicas *x = &t->replicas;
     const double start_s = lt_clock_s();

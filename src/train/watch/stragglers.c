@@ -48,7 +48,7 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Median of the peers of `rank`, without itself. */
+/* Median of the peers of `rank`, not counting itself. */
 static double median_of_peers(const lt_stragglers *s, int rank) {
     const int first = rank / s->peers * s->peers, others = s->peers - 1;
     int n = 0;

@@ -14,26 +14,28 @@
 
 #include "lateen/base.h"
 
-#define LT_STRAGGLERS_LEAST_STEPS 3 /* Least steps of a window, whatever its length. */
+/* A window has at least this many steps, whatever its length. */
+#define LT_STRAGGLERS_LEAST_STEPS 3
 
 typedef struct {
-    int n, peers; /* Ranks, and those of a stage, which are neighbours. */
+    int n, peers; /* Number of ranks, and of ranks in a stage, which are neighbours. */
     double over, window_s;
-    double *sums;      /* (n): seconds of computing in this window; */
-    double *sorted;    /* (n): room to sort. */
-    double *means;     /* (n): seconds of computing in a step of the last whole window; */
-    double *shares;    /* (n): how much more that was than the median of the peers, as a share. */
-    bool *slow, *news; /* (n): slow in the last whole window; and whether that has changed. */
-    double passed_s;   /* Seconds that have passed in this window. */
+    double *sums;   /* (n): seconds of computing in this window. */
+    double *sorted; /* (n): memory for sorting. */
+    double *means;  /* (n): seconds of computing per step in the last complete window. */
+    /* (n): how much more that was than the median of the peers, as a fraction. */
+    double *shares;
+    bool *slow, *news; /* (n): slow in the last complete window; and whether that has changed. */
+    double passed_s;   /* Seconds of this window so far. */
     int64_t steps;
 } lt_stragglers;
 
-/* over 0, or no peers: no rank counts as slow. */
+/* over <= 0, or no peers: no rank counts as slow. */
 LT_MUST_USE lt_err lt_stragglers_open(lt_stragglers *s, int n, int peers, double over,
                                       double window_s);
-void lt_stragglers_close(lt_stragglers *s); /* Accepts zeros. */
-/* Of a measured step: the seconds that rank `rank` computed; then, after all ranks, the seconds
- * since the measured step before. True: a window has ended, and `news` is new. */
+void lt_stragglers_close(lt_stragglers *s); /* Accepts a zeroed struct. */
+/* After a measured step: the seconds that rank `rank` computed; then, after all ranks, the
+ * seconds since the previous measured step. True: a window has ended, and `news` is set. */
 void lt_stragglers_add(lt_stragglers *s, int rank, double compute_s);
 bool lt_stragglers_pass(lt_stragglers *s, double passed_s);
 /* The slow rank with the largest share; -1: none is slow. */
