@@ -10,7 +10,7 @@
 
 #define MAX_INDEX 99999
 
-/* The number of a GPU; -1: the text is not a number. */
+/* The index of a GPU; -1: the text is not a number. */
 static int index_of(const char *text) {
     const size_t n = strlen(text);
     return n == 0 || n > 5 || strspn(text, "0123456789") != n ? -1 : atoi(text);
@@ -39,10 +39,10 @@ static lt_err open_gpu(lt_device *d, int index) {
     return open_on(d, lt_backend_cuda(), index);
 }
 
-/* Which device is wanted. */
+/* The device that the text names. */
 typedef struct {
     lt_device_kind kind;
-    int index, n_threads; /* Threads and cores are a CPU's. */
+    int index, n_threads; /* n_threads and cores are for a CPU. */
     char cores[256];
 } wish;
 
@@ -101,7 +101,8 @@ lt_err lt_device_open_cpu(lt_device **out, int n_threads, const char *cores) {
 }
 
 static lt_err name_read(wish *w, const char *name) {
-    static const char *const names[] = {"cpu", "cuda", "auto"}; /* lt_device_kind's order. */
+    /* In the order of lt_device_kind. */
+    static const char *const names[] = {"cpu", "cuda", "auto"};
     *w = (wish){.index = LT_DEVICE_DEFAULT};
     for (int i = 0; i < 3; i++) {
         w->kind = (lt_device_kind)i;
@@ -146,8 +147,8 @@ lt_err lt_device_open_rank(lt_device **out, const char *name, int local_rank) {
         LT_FAIL(LT_ERR_ARG, "device '%s' with several ranks: each takes a GPU of its own; say cuda",
                 name);
     }
-    /* A rank's streams wait for other ranks' (comm/peer.h); one that shared a hardware queue with
-     * such a stream would wait, too. */
+    /* The streams of a rank wait for those of other ranks (comm/peer.h). A stream that shared a
+     * hardware queue with such a stream would wait, too. */
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     if ((env == NULL || env[0] == '\0') && lt_cuda_count(&n) == LT_OK && n > 1) {
         w.index = local_rank;
@@ -164,7 +165,7 @@ struct lt_device_opening {
     wish wish;
     lt_err err;
     char message[512];
-    bool apart; /* It runs on a thread of its own. */
+    bool apart; /* It runs on its own thread. */
     pthread_t thread;
 };
 
@@ -225,8 +226,8 @@ void lt_device_close(lt_device *d) {
     }
 }
 
-/* Each costs a channel and its memory; copies have others. Serving runs one step at a time
- * (docs/speed/start-up.md). */
+/* Each queue costs a channel and its memory; copies have queues of their own. Serving runs one
+ * step at a time (docs/speed/start-up.md). */
 void lt_device_few_queues(void) {
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 0);
 }

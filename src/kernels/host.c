@@ -47,7 +47,7 @@ void lt_host_release(lt_device *d, void *data, size_t bytes) {
     lt_host_unmap(data, bytes);
 }
 
-/* Work runs at once. */
+/* Work runs at once, when it is queued. */
 struct lt_queue {
     lt_device *device;
 };
@@ -72,7 +72,7 @@ void lt_host_queue_close(lt_queue *q) {
 typedef struct {
     int n_threads;
     bool bound;
-    cpu_set_t cores; /* Where bound. */
+    cpu_set_t cores; /* Valid if bound. */
 } own_cores;
 
 /* The settings that the calling thread uses now, and those it had before it drove a device with
@@ -84,7 +84,7 @@ static _Thread_local struct {
 } thread;
 
 static void thread_bind(const cpu_set_t *cores, int n_threads) {
-    /* Bind every thread of the pool, because existing threads have other cores. */
+    /* Bind every thread of the pool, because threads that exist already have other cores. */
 #pragma omp parallel num_threads(n_threads)
     { (void)sched_setaffinity(0, sizeof *cores, cores); }
 }
@@ -119,7 +119,7 @@ void lt_host_drive(const lt_device *d) {
     thread_take(own, &from);
 }
 
-/* "0-3,8" */
+/* Parse a list such as "0-3,8". */
 static lt_err cores_read(cpu_set_t *out, const char *text) {
     const char *at = text;
     CPU_ZERO(out);

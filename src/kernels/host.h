@@ -1,12 +1,12 @@
-/* host.h: memory and queue of a backend that computes on the host's own memory: all work is done
- * when the call returns. It has the initialiser of everything in lt_backend except its name, its op
+/* host.h: memory and queue of a backend that computes in the host's own memory: all work is done
+ * when the call returns. An initialiser sets everything in lt_backend except its name, its op
  * table and its lists. */
 #ifndef LT_KERNELS_HOST_H
 #define LT_KERNELS_HOST_H
 
 #include "kernels/registry.h"
 
-lt_err lt_host_map(void **out, size_t bytes, const char *what); /* Zeroed. */
+lt_err lt_host_map(void **out, size_t bytes, const char *what); /* The memory is zeroed. */
 void lt_host_unmap(void *data, size_t bytes);
 lt_err lt_host_alloc(lt_device *d, void **out, size_t bytes, const char *what);
 void lt_host_release(lt_device *d, void *data, size_t bytes);
@@ -28,9 +28,9 @@ lt_err lt_host_zero_pieces(lt_queue *q, void *dst, size_t piece_bytes, size_t st
 lt_matmul_args lt_matmul_of_expert(const lt_matmul_grouped_args *a, int64_t e, int64_t from,
                                    int64_t to);
 
-/* matmul_lora in an op for the base and one for each part. */
+/* matmul_lora as one op for the base and one for each part. */
 lt_err lt_matmul_lora_in_parts(const lt_ops *ops, lt_queue *q, const lt_matmul_lora_args *a);
-/* matmul_act in two ops. */
+/* matmul_act as two ops. */
 lt_err lt_matmul_act_in_parts(const lt_ops *ops, lt_queue *q, const lt_matmul_act_args *a);
 
 lt_err lt_host_order(lt_queue *after, lt_queue *before);

@@ -22,14 +22,14 @@
 /* The best round counts, because a busy machine may be idle during one of them. */
 #define N_ROUNDS 8
 
-/* Fill m with small normal numbers, by way of the host. */
+/* Fill m with small normal numbers, copied from the host. */
 static lt_err fill(const lt_backend *be, lt_queue *q, void *m, size_t bytes) {
     lt_err err = LT_OK;
     void *host = malloc(bytes);
     if (host == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "peak measurement: %zu bytes", bytes);
     }
-    memset(host, 0x3C, bytes); /* 0.0115 in either type. */
+    memset(host, 0x3C, bytes); /* Each element is 0.0115 in either type. */
     LT_TRY_DONE(be->upload(q, m, host, bytes));
     LT_TRY_DONE(be->sync(q));
 done:
@@ -37,7 +37,7 @@ done:
     return err;
 }
 
-/* Seconds of the best of some products side x side x side. */
+/* Seconds of the fastest of some products of size side x side x side. */
 static lt_err time_product(double *seconds, lt_queue *q, lt_dtype dtype, int64_t side) {
     const size_t bytes = (size_t)(side * side) * lt_dtype_bytes(dtype);
     lt_err err = LT_OK;

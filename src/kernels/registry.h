@@ -9,9 +9,9 @@
 
 typedef struct {
     const char *name; /* "onednn", "avx512", "avx2", "portable", "ref" */
-    /* Can the device run these arguments? NULL: yes; otherwise the reason, in a few words ("needs
-     * AVX512-BF16", "rows not contiguous"). A NULL function accepts all. On a CPU, device may be
-     * NULL. */
+    /* Can the device run these arguments? Returns NULL if so, otherwise the reason in a few words
+     * ("needs AVX512-BF16", "rows not contiguous"). A NULL function accepts all arguments. On a
+     * CPU, device may be NULL. */
     const char *(*refuse)(const void *args, const lt_device *device);
     lt_err (*run)(lt_queue *q, const void *args);
 } lt_op_impl;
@@ -21,19 +21,20 @@ struct lt_op_list {
     int n_impls;
 };
 
-#define LT_REGISTRY_MAX_IMPLS 16 /* In one list, the reference included. */
+#define LT_REGISTRY_MAX_IMPLS 16 /* Entries of one list, the reference included. */
 
-/* The list of one op of a backend: "ref" has one entry an op; "cpu" has its own entries, then
- * ref's. */
+/* The list for one op of a backend: "ref" has one entry per op; "cpu" has its own entries, then
+ * those of ref. */
 lt_op_list lt_registry_list(const lt_backend *backend, lt_op op);
 
-/* The entry that serves these arguments; *refusals (may be NULL) gets one line "name: why" a
- * refusing entry. NULL when all refuse, which a list that ends with the reference never does. */
+/* The entry that serves these arguments. *refusals (may be NULL) gets one line "name: why" for
+ * each entry that refuses. NULL if all refuse, which never happens if the list ends with the
+ * reference. */
 const lt_op_impl *lt_registry_choose(lt_op_list list, const void *args, const lt_device *device,
                                      char *refusals, int refusals_bytes);
 
-/* Run the entry that serves these arguments on the queue's device; a failure's message starts with
- * "op/implementation: ". UNSUPPORTED when all refuse. */
+/* Run the entry that serves these arguments on the queue's device; the message of a failure
+ * starts with "op/implementation: ". UNSUPPORTED if all refuse. */
 LT_MUST_USE lt_err lt_registry_run(const lt_op_list *list, lt_op op, lt_queue *q, const void *args);
 
 /* How a backend's file generates its op table from its lists (LT_REGISTRY_LISTS: an array of

@@ -23,7 +23,7 @@ typedef struct {
     int64_t row, n_rows, col, n_cols;
 } tile;
 
-/* y (+)= bias in every row of the tile. */
+/* y (+)= bias, in every row of the tile. */
 static void put_bias(const tile *t) {
     const lt_matmul_args *a = t->args;
     for (int64_t r = t->row; r < t->row + t->n_rows; r++) {

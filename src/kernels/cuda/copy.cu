@@ -1,7 +1,8 @@
-/* copy.cu — dst = src: the yardstick of memory-bound kernels.
+/* copy.cu — dst = src: measures the bandwidth that memory-bound kernels are compared with.
  *
  * SHAPES    n_vecs vectors of 16 bytes; any n_vecs.
- * MAP       grid-stride; each thread moves UNROLL vectors a turn, all loads before the first store.
+ * MAP       grid-stride; in each turn a thread moves UNROLL vectors, all loads before the first
+ *           store.
  * MOVEMENT  HBM ──16 B/thread × UNROLL──▶ registers ──▶ HBM
  * BOUND     bytes = 2 · 16 · n_vecs. By definition, other kernels are compared with the bandwidth
  *           that this measures. */

@@ -62,4 +62,4 @@ SAME(sizeof(CUdeviceptr), 8);
 SAME(sizeof(CUresult), sizeof(int));
 #endif
 
-typedef int lt_driver_abi_check_not_empty; /* ISO C wants at least one declaration. */
+typedef int lt_driver_abi_check_not_empty; /* ISO C requires at least one declaration. */

@@ -10,11 +10,12 @@
 
 #include "lateen/base.h"
 
-/* Compile each specialisation whose file contains `only` (NULL: all) for its architectures, or for
- * `arch` alone ("sm_90a"; NULL: all), or of those with the same file, architecture and names of
- * -D words only the first (`sample`), with one process a thread (OMP_NUM_THREADS), and print a
- * table: registers, shared memory, stack, spills, code bytes. DEVICE when one does not compile or
- * spills without a reason; all are tried first. Call it before other threads run. */
+/* Compile each specialisation whose file contains `only` (NULL: all) for its architectures, or
+ * for `arch` alone ("sm_90a"; NULL: all); with `sample`, only the first of those with the same
+ * file, architecture and names of -D words. There is one process per thread (OMP_NUM_THREADS).
+ * Print a table: registers, shared memory, stack, spills, code bytes. DEVICE if one does not
+ * compile, or spills without a listed reason; all are tried first. Call it before other threads
+ * run. */
 LT_MUST_USE lt_err lt_cuda_inventory(FILE *to, const char *only, const char *arch, bool sample);
 
 #endif

@@ -9,10 +9,11 @@
 
 #include "base/error.h"
 
-/* What stands in an lt_memory_handle. */
+/* The contents of an lt_memory_handle. */
 typedef struct {
-    char machine[40];    /* Linux' boot id. */
-    uint64_t process;    /* A random number of each process: pids repeat between containers. */
+    char machine[40]; /* The boot id of Linux. */
+    /* A random number per process, because different containers may use the same pid. */
+    uint64_t process;
     uint64_t data;       /* The address in that process. */
     int device;          /* The driver's number of the GPU there. */
     CUipcMemHandle name; /* For other processes. */
@@ -61,7 +62,7 @@ static lt_err reach_device(lt_cuda *c, const handle *h) {
     LT_TRY(lt_cu_check(cu->cuDeviceGet(&device, h->device), "GPU %d", h->device));
     LT_TRY(lt_cu_check(cu->cuDevicePrimaryCtxRetain(&other, device), "GPU %d", h->device));
     r = cu->cuCtxEnablePeerAccess(other, 0);
-    (void)cu->cuDevicePrimaryCtxRelease(device); /* Its owner holds it, too. */
+    (void)cu->cuDevicePrimaryCtxRelease(device); /* Its owner holds another reference. */
     return r == LT_CU_ERROR_PEER_ACCESS_ALREADY_ENABLED
                ? LT_OK
                : lt_cu_check(r, "GPU %d: access to GPU %d", lt_cuda_get_info(c)->index, h->device);

@@ -20,7 +20,7 @@
 #include "kernels/cuda/compile.h"
 #include "kernels/cuda/source.h"
 
-#define MAX_MISSING  1024 /* What is beyond is compiled when it is wanted. */
+#define MAX_MISSING  1024 /* Kernels beyond this number are compiled when they are needed. */
 #define MAX_CHILDREN 32
 #define MAX_WAIT_S   120
 
@@ -29,23 +29,23 @@ typedef struct {
 } missing_kernel;
 
 static _Thread_local struct {
-    const lt_cuda *gpu; /* NULL: none goes on. */
+    const lt_cuda *gpu; /* The GPU whose launches are noted; NULL: none. */
     missing_kernel *of;
     int n;
 } preload;
 
 /* Memory that the children share with their parent. */
 typedef struct {
-    atomic_int next; /* The first that nobody has taken. */
+    atomic_int next; /* Index of the first kernel that no child has taken. */
     atomic_bool tried[MAX_MISSING];
 } batch_progress;
 
-/* What children compile now; one batch at a time. of, n and progress change under the lock, and not
- * while children run. */
+/* The kernels that children compile now, one batch at a time. of, n and progress change under the
+ * lock, and not while children run. */
 static struct {
     pthread_mutex_t lock;
     missing_kernel *of;
-    int n, n_first; /* The first n_first are waited for. */
+    int n, n_first; /* `end` waits for the first n_first. */
     batch_progress *progress;
 } batch = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -110,8 +110,8 @@ lt_err lt_preload_note(bool *missing, const char *file, const char *defines, con
     return LT_OK;
 }
 
-/* In a child: the next one that nobody has taken, until none is left. It ends with its parent, for
- * it may hold copies of the parent's sockets. */
+/* In a child: compile the next kernel that no child has taken, until none is left. A child is
+ * killed when its parent ends, because it may hold copies of the parent's sockets. */
 static void compile_some(void) {
     int i;
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -120,7 +120,7 @@ static void compile_some(void) {
         const missing_kernel *k = &batch.of[i];
         lt_cubin c = {0};
         if (i == batch.n_first) {
-            (void)setpriority(PRIO_PROCESS, 0, 10); /* The parent serves by now. */
+            (void)setpriority(PRIO_PROCESS, 0, 10); /* By now the parent serves requests. */
         }
         if (lt_cubin_get(&c, k->file, k->defines, k->arch) == LT_OK) {
             lt_cubin_close(&c);
@@ -130,7 +130,8 @@ static void compile_some(void) {
     _exit(0);
 }
 
-/* Children that do not end are ended: what they lack is compiled where it is wanted. */
+/* Children that do not end in time are killed: the kernels that they leave are compiled when they
+ * are needed. */
 static void await_children(const pid_t *children, int n) {
     const double until = lt_clock_s() + MAX_WAIT_S;
     for (int i = 0; i < n; i++) {
@@ -177,7 +178,7 @@ bool lt_preload_compiling(void) {
     return running;
 }
 
-/* Whether children have still to try one of the first n (file NULL), or this kernel. */
+/* Do children still have to try one of the first n (file NULL), or this kernel? */
 static bool is_pending(int n, const char *file, const char *defines, const char *arch) {
     bool pending = false;
     pthread_mutex_lock(&batch.lock);
@@ -195,7 +196,7 @@ void lt_preload_await(const char *file, const char *defines, const char *arch) {
     }
 }
 
-/* Bytes of text that a kernel is compiled from: how long that takes, roughly. */
+/* Bytes of the text that a kernel is compiled from, which tell roughly how long that takes. */
 static int64_t text_bytes(const missing_kernel *k) {
     lt_source s = {0};
     int64_t bytes = 0;
@@ -213,7 +214,8 @@ static int compare_longest_first(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* The calling thread's kernels become the batch. False: they are compiled where they are wanted. */
+/* Make the kernels that the calling thread noted the current batch. False: they are compiled when
+ * they are needed. */
 static bool batch_begin(int64_t n_first) {
     pthread_t thread;
     void *const shared = mmap(NULL, sizeof(batch_progress), PROT_READ | PROT_WRITE,
@@ -222,14 +224,14 @@ static bool batch_begin(int64_t n_first) {
         return false;
     }
     pthread_mutex_lock(&batch.lock);
-    while (batch.of != NULL) { /* What another thread preloaded. */
+    while (batch.of != NULL) { /* Wait for the batch of another thread. */
         pthread_mutex_unlock(&batch.lock);
         (void)usleep(1000);
         pthread_mutex_lock(&batch.lock);
     }
     batch.of = preload.of, batch.n = preload.n, batch.progress = shared;
     batch.n_first = n_first < batch.n ? (int)n_first : batch.n;
-    /* A long one that began last would be waited for alone. */
+    /* If a long compilation began last, the start would wait for it alone. */
     qsort(batch.of, (size_t)batch.n_first, sizeof *batch.of, compare_longest_first);
     preload.of = NULL;
     pthread_mutex_unlock(&batch.lock);
@@ -248,7 +250,7 @@ static bool batch_begin(int64_t n_first) {
 void lt_preload_end(int64_t n_first) {
     LT_ASSERT(preload.gpu != NULL);
     preload.gpu = NULL;
-    if (preload.n > 1) { /* One is compiled where it is wanted. */
+    if (preload.n > 1) { /* A single kernel is compiled when it is needed. */
         lt_cubin_tell(preload.of[0].arch, preload.n);
         if (batch_begin(n_first)) {
             while (is_pending((int)(n_first < MAX_MISSING ? n_first : MAX_MISSING), NULL, NULL,

@@ -24,15 +24,15 @@
 
 #include "kernels/cuda/runtime.h"
 
-/* From now on the launches of the calling thread on this GPU only note which kernels are missing.
- * Calls do not nest. What the thread does on another GPU is run. */
+/* From now on the calling thread's launches on this GPU only note which kernels are missing.
+ * Calls do not nest. What the thread does on other GPUs runs. */
 void lt_preload_begin(const lt_cuda *gpu);
 bool lt_is_preloading(const lt_cuda *gpu);
-int64_t lt_preload_missing(void); /* Noted so far. */
+int64_t lt_preload_missing(void); /* How many have been noted so far. */
 /* Compile what was noted, and return when the first n_first of them have been tried; children go on
  * with the rest. */
 void lt_preload_end(int64_t n_first);
-/* Whether children are compiling, for any GPU: the CPU and the cache of kernels, which GPUs of one
+/* Are children compiling, for any GPU? The CPU, and the cache of kernels that GPUs of one
  * architecture share, belong to the process. */
 bool lt_preload_compiling(void);
 

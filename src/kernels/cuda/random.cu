@@ -1,4 +1,5 @@
-/* random.cu — x[i] = scale · normal(seed, i): test and bench inputs, made where they are used.
+/* random.cu — x[i] = scale · normal(seed, i): inputs of tests and benches, computed on the
+ * device.
  *
  * SHAPES    n elements of DTYPE (bf16, fp16, fp32).
  * IDEA      splitmix64's finaliser of (seed, i) gives two uniform words; Box-Muller one normal. A

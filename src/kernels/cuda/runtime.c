@@ -173,11 +173,12 @@ void lt_cuda_free(lt_cuda *c, void *p) {
     }
 }
 
-#define PORTABLE 1 /* CU_MEMHOSTREGISTER_PORTABLE */
+#define PORTABLE 1 /* CU_MEMHOSTREGISTER_PORTABLE. */
 
-/* Our own memory in huge pages, registered: the driver's own, of small pages, takes three times as
- * long (docs/speed/start-up.md). Children of a fork (preload.h) have none of it: a page that both
- * had would be copied when written to, away from where the device reads. */
+/* Our own memory in huge pages, which is then registered: memory that the driver allocates, in
+ * small pages, takes three times as long (docs/speed/start-up.md). Forked children (preload.h) do
+ * not inherit it: a shared page would be copied when written to, and the device would go on
+ * reading the old one. */
 lt_err lt_cuda_alloc_pinned(lt_cuda *c, void **out, size_t bytes, const char *what) {
     lt_err err;
     void *p = NULL;
@@ -329,7 +330,7 @@ lt_err lt_cuda_stream_follow(lt_cuda *c, CUstream later, CUstream earlier) {
     if (err == LT_OK) {
         err = lt_cuda_event_wait(c, later, mark);
     }
-    lt_cuda_event_close(c, mark); /* What waits for it goes on waiting. */
+    lt_cuda_event_close(c, mark); /* What waits for the event goes on waiting. */
     return err;
 }
 

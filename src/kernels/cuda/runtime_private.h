@@ -7,9 +7,10 @@
 
 #include "kernels/cuda/runtime.h"
 
-/* Specialised texts loaded at once; the tuner opens and closes its own device. */
+/* Specialised texts that can be loaded at once; the tuner opens and closes a device of its
+ * own. */
 #define LT_CUDA_MAX_MODULES 4096
-#define LT_CUDA_TABLE_SLOTS 16384 /* Power of two, at least twice the kernels. */
+#define LT_CUDA_TABLE_SLOTS 16384 /* A power of two, at least twice the number of kernels. */
 
 /* One compiled and loaded text. */
 typedef struct {
@@ -34,10 +35,10 @@ struct lt_cuda {
     CUdevice device;
     CUcontext context;
     lt_cuda_info info;
-    bool sync_each; /* LATEEN_CUDA_SYNC=1 */
-    bool shared;    /* lt_cuda_share */
-    /* For messages and benches only, of whichever queue launched last: the kernel, the threads of
-     * its blocks and the shared memory it asked for. */
+    bool sync_each; /* LATEEN_CUDA_SYNC=1. */
+    bool shared;    /* Set by lt_cuda_share. */
+    /* For messages and benches only: the last launch of any queue: its kernel, the threads of its
+     * blocks and the shared memory that it requested. */
     _Atomic(const lt_cuda_kernel *) last_launch;
     atomic_int last_threads;
     atomic_size_t last_shared;

@@ -14,7 +14,7 @@
 
 extern const char lt_kernel_text_begin[];
 
-/* The name behind p's text; NULL behind the last. */
+/* The name that follows p's text; NULL after the last. */
 static const char *next_name(const char *p) {
     p += strlen(p) + 1;
     p += strlen(p) + 1;
@@ -37,7 +37,7 @@ static const char *embedded_text(const char *name) {
     return p != NULL ? p + strlen(p) + 1 : NULL;
 }
 
-/* Headers that the host reads, too, are included by their path from src/ (common/args.h). */
+/* Headers that the host includes, too, are named by their path from src/ (common/args.h). */
 static const char *below_root(const char *name) {
     static const char root[] = "kernels/cuda/";
     return strncmp(name, root, sizeof root - 1) == 0 ? name + sizeof root - 1 : name;
@@ -111,7 +111,8 @@ lt_err lt_source_open(lt_source *out, const char *name) {
     lt_source s = {0};
     LT_ASSERT(out != NULL && name != NULL);
     LT_TRY_DONE(part_add(&s, name, "the caller"));
-    for (int i = 0; i < s.n_parts; i++) { /* Grows while we walk: includes of includes. */
+    /* The number grows during the loop: included texts include others. */
+    for (int i = 0; i < s.n_parts; i++) {
         LT_TRY_DONE(includes_add(&s, i));
     }
     for (int i = 0; i < s.n_parts; i++) {

@@ -27,7 +27,7 @@ typedef struct {
 LT_MUST_USE lt_err lt_source_open(lt_source *out, const char *name);
 void lt_source_close(lt_source *s); /* Accepts a zeroed one. */
 
-/* Name of the i-th embedded text, or NULL past the last: a walk over everything shipped. */
+/* Name of the i-th embedded text, or NULL past the last, so that all of them can be listed. */
 const char *lt_source_name(size_t i);
 
 #endif

@@ -11,7 +11,7 @@
 
 #include "lateen/base.h"
 
-/* Whoever collects them. */
+/* The collector of specialisations. */
 typedef struct lt_specs lt_specs;
 
 /* Architectures that a specialisation is made for. */

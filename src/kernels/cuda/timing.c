@@ -36,8 +36,8 @@ static lt_err time_once(lt_cuda *c, CUstream s, lt_timing *t, int inner, int *se
     return LT_OK;
 }
 
-/* One round's runs as a graph, every set equally often; launched once, so that its first launch is
- * not timed. */
+/* Record one round's runs as a graph, every set equally often, and launch it once, so that its
+ * first launch is not timed. */
 static lt_err record(lt_cuda *c, CUstream s, lt_timing *t, int n_sets) {
     lt_err err = LT_OK;
     t->inner = (t->inner + n_sets - 1) / n_sets * n_sets;
@@ -50,7 +50,7 @@ static lt_err record(lt_cuda *c, CUstream s, lt_timing *t, int n_sets) {
     return lt_cuda_graph_launch(c, t->graph, s);
 }
 
-/* First use compiles and loads; then find how many runs fill inner_ms. */
+/* The first run compiles and loads; then find how many runs fill inner_ms. */
 static lt_err warm(lt_cuda *c, CUstream s, lt_timing *t, const lt_timing_plan *plan, CUevent from,
                    CUevent to) {
     double ms = 0.0;
@@ -114,7 +114,7 @@ lt_err lt_timing_sustained(lt_cuda *c, CUstream s, lt_timing *t, int n_sets, dou
     LT_TRY_DONE(time_once(c, s, t, 2, &set, n_sets, from, to, &one));
     start_s = lt_clock_s();
     LT_TRY_DONE(lt_cuda_event_record(c, from, s));
-    /* Bursts of about 20 ms, so the queue never runs dry nor far ahead. */
+    /* Bursts of about 20 ms, so that the queue never runs empty, and never gets far ahead. */
     while (lt_clock_s() - start_s < seconds) {
         for (double queued = 0.0; queued < 20.0; queued += one) {
             LT_TRY_DONE(t->queue(t->ctx, s, set));

@@ -18,9 +18,9 @@ typedef struct {
     const char *name;
     lt_err (*queue)(void *ctx, CUstream s, int set);
     void *ctx;
-    lt_err err;         /* Out: why it was left out, else LT_OK. */
+    lt_err err;         /* Out: the error that excluded it, else LT_OK. */
     char error[256];    /* Out: its message. */
-    double ms, ms_best; /* Out: median and least of one run. */
+    double ms, ms_best; /* Out: median and minimum time of one run. */
     int inner;          /* Out: runs between two events. */
     CUgraphExec graph;  /* Those runs, with plan.graph; NULL afterwards. */
 } lt_timing;
@@ -29,7 +29,8 @@ typedef struct {
     int n_sets;      /* Input sets to rotate through. */
     int rounds;      /* At most LT_TIMING_MAX_ROUNDS. */
     double inner_ms; /* Queue enough runs between two events to last this long; 0.3 is usual. */
-    /* Record them once and launch the recording, as serving does: the host is not waited for. */
+    /* Record the runs once and launch the recording, as serving does: the host is not waited
+     * for. */
     bool graph;
 } lt_timing_plan;
 
@@ -38,11 +39,11 @@ typedef struct {
 LT_MUST_USE lt_err lt_timing_run(lt_cuda *c, CUstream s, lt_timing *t, int n,
                                  const lt_timing_plan *plan);
 
-/* Sorts n timings; the median (of an even number, the upper of the middle two). */
+/* Sort n timings and return their median (of an even number, the upper of the middle two). */
 double lt_timing_median(double *ms, int n);
 
-/* Run one candidate without pause for `seconds`; mean ms a run, and clocks and power read in the
- * middle of it. */
+/* Run one candidate without pause for `seconds`: mean ms per run, and clocks and power read in
+ * the middle. */
 LT_MUST_USE lt_err lt_timing_sustained(lt_cuda *c, CUstream s, lt_timing *t, int n_sets,
                                        double seconds, double *ms, lt_nvml_reading *reading);
 

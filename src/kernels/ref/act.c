@@ -87,7 +87,7 @@ static double act(lt_act_kind kind, const constants *c, double x, double *slope)
     }
 }
 
-/* What f(gate) is multiplied by; *slope: its derivative by up. */
+/* The factor of f(gate); *slope: its derivative by up. */
 static double factor(lt_act_kind kind, const constants *c, double up, double *slope) {
     *slope = 1.0;
     if (kind == LT_ACT_SWIGLU_CLAMPED) {
@@ -118,7 +118,8 @@ lt_err lt_ref_act_fwd(lt_queue *q, const lt_act_args *a) {
     return LT_OK;
 }
 
-/* dparams += sums over all elements; before dx is written, because dx may be x's memory. */
+/* dparams += sums over all elements. It is called before dx is written, because dx may be in x's
+ * memory. */
 static void xielu_bwd_params(const lt_act_bwd_args *a, const constants *c) {
     const int64_t width = a->dy.shape[1];
     double sum_p = 0.0, sum_n = 0.0;

@@ -204,7 +204,7 @@ lt_err lt_ref_attention_bwd(lt_queue *q, const lt_attention_bwd_args *a) {
     }
     if (present(&f->sinks) && present(&a->dsinks)) {
 #pragma omp parallel for schedule(static)
-        for (int64_t h = 0; h < f->q.shape[2]; h++) { /* 3. */
+        for (int64_t h = 0; h < f->q.shape[2]; h++) { /* 3. dsinks. */
             backward_sink(a, h);
         }
     }

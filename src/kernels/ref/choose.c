@@ -34,7 +34,7 @@ lt_err lt_ref_penalty_set(lt_queue *q, const lt_penalty_set_args *a) {
 
 typedef struct {
     double l, w; /* Logit, later adjusted; weight relative to the best, which has 1. */
-    double key;  /* Key of a cut: smaller ones are kept first. */
+    double key;  /* Sort key of a cut: smaller ones are kept first. */
     int64_t id;
 } candidate;
 
@@ -57,7 +57,7 @@ static void sort(candidate *c, int64_t n, int (*order)(const void *, const void 
     qsort(c, (size_t)n, sizeof *c, order);
 }
 
-/* All ids of a row. False: one is not a number. */
+/* Read all ids of a row. False: one logit is NaN. */
 static bool read_row(const lt_choose_args *a, int64_t row, candidate *c) {
     const double cap = (double)a->softcap;
     bool numbers = true;
@@ -114,7 +114,7 @@ static void count_new(const lt_choose_args *a, const double *how) {
     set_i32(&a->penalties, at, get_i32(&a->penalties, at) + 1);
 }
 
-/* The fewest of the sorted candidates that make up the share, at least one. */
+/* The fewest of the sorted candidates, at least one, whose weights make up the share. */
 static int64_t share_of(const candidate *c, int64_t n, double share) {
     double total = 0.0, sum = 0.0;
     int64_t kept = 0;
@@ -127,8 +127,8 @@ static int64_t share_of(const candidate *c, int64_t n, double share) {
     return kept;
 }
 
-/* Locally typical (Meister et al. 2023). A constant common to all does not change the distances
- * from the mean, so the information itself is not needed. */
+/* Locally typical sampling (Meister et al. 2023). A constant that all candidates share does not
+ * change the distances from the mean, so the information itself is not needed. */
 static int64_t cut_typical(candidate *c, int64_t n, const double *how) {
     double total = 0.0, mean = 0.0;
     const double best = c[0].l;
@@ -146,7 +146,7 @@ static int64_t cut_typical(candidate *c, int64_t n, const double *how) {
     return n;
 }
 
-/* How many candidates are left, sorted; their weights are set. */
+/* Sort and cut the candidates, set their weights, and return how many are left. */
 static int64_t cut(candidate *c, int64_t n, const double *how) {
     n = how[LT_CHOOSE_TOP_K] > 0.0 ? min_i64(n, (int64_t)how[LT_CHOOSE_TOP_K]) : n;
     const double best = c[0].l;

@@ -16,7 +16,7 @@ typedef struct {
     double d, u;
 } terms;
 
-/* x log-probabilities; 0 log 0 = 0. */
+/* x log-probabilities, with 0 log 0 = 0. */
 static terms terms_of(const lt_distill_args *a, double logp, double logq) {
     const double p = exp(logp), q = exp(logq), beta = (double)a->beta;
     if (beta == 0.0) {
@@ -48,7 +48,7 @@ static double log_sum(const lt_tensor *t, int64_t r, float softcap, double tempe
     return max + log(sum);
 }
 
-/* What is known of a row before its classes are gone through. */
+/* What is known of a row before its classes are visited. */
 typedef struct {
     double lse; /* Log-sum over the student's words, at the temperature. */
     /* Log-sum over the teacher's words, or over its K words if there are no others. */
@@ -62,7 +62,7 @@ static double student(const lt_distill_args *a, int64_t r, int64_t v) {
     return capped(&a->logits, r, v, a->softcap) / (double)a->temperature;
 }
 
-/* Words of the row that the teacher names. */
+/* Number of words that the teacher names in the row. */
 static int64_t n_named(const lt_distill_args *a, int64_t r) {
     int64_t n = 0;
     while (n < a->ids.shape[1] && get_i32(&a->ids, at2(&a->ids, r, n)) >= 0) {
@@ -76,7 +76,7 @@ static double add_log(double a, double b) {
     return high > -INFINITY ? high + log(exp(a - high) + exp(b - high)) : high;
 }
 
-/* The student's words in two sums, by a walk along both lists. */
+/* Divide the student's words into two sums, by a walk along both lists. */
 static void split_student(const lt_distill_args *a, int64_t r, row_facts *f) {
     const int64_t n = n_named(a, r);
     f->top_lse = f->rest_lse = -INFINITY;

@@ -4,7 +4,7 @@
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 
-/* The number of the first block of a row. */
+/* The index of the first block of a row. */
 static uint64_t block_of(const lt_drop_args *a, int64_t r) {
     const int64_t t = r % a->seq;
     const uint64_t row = a->first_row + (uint64_t)(r / a->seq) * a->row_step,

@@ -39,7 +39,7 @@ static inline double get(const lt_tensor *t, int64_t at) {
     }
 }
 
-/* Rounds once. */
+/* Write an element; it is rounded once. */
 static inline void set(const lt_tensor *t, int64_t at, double x) {
     switch (t->dtype) {
     case LT_F32:

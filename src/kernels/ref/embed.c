@@ -31,7 +31,7 @@ static double table_at(const lt_embed_args *a, int64_t row, int64_t c) {
     return (double)values[c % block];
 }
 
-/* Row r's id, perhaps one that another op chose. */
+/* The id of row r, which may be one that another op chose. */
 static int64_t id_of(const lt_embed_args *a, int64_t r) {
     int32_t id = get_i32(&a->ids, at1(&a->ids, r));
     if (id < 0 && present(&a->late)) {
@@ -69,7 +69,7 @@ lt_err lt_ref_embed_fwd(lt_queue *q, const lt_embed_args *a) {
     return LT_OK;
 }
 
-/* Does row r of dy count here? */
+/* Is row r of dy part of the gradient of this table? */
 static bool counts(const lt_embed_bwd_args *a, int64_t r) {
     return !a->part || holds(&a->dtable, get_i32(&a->ids, at1(&a->ids, r)) - a->first);
 }

@@ -1,5 +1,5 @@
-/* lists.c: the reference's table: one implementation an op, which refuses nothing. Generated from
- * LT_OP_MAP, so an op without a reference does not link. */
+/* lists.c: the reference's table: one implementation per op, which refuses nothing. It is
+ * generated from LT_OP_MAP, so an op without a reference does not link. */
 #include "kernels/ref/ref.h"
 
 #define REF_RUN(name, args)                                                                        \

@@ -72,7 +72,8 @@ lt_err lt_ref_matmul(lt_queue *q, const lt_matmul_args *a) {
     LT_ASSERT(a->a.shape[a->trans_a ? 1 : 0] == a->y.shape[0]);
     LT_ASSERT(a->b.shape[a->trans_b ? 0 : 1] == a->y.shape[1]);
     LT_ASSERT(a->b.shape[a->trans_b ? 1 : 0] == n_k);
-    LT_ASSERT(present(&a->b) || n_k == 0); /* The reference reads b itself, never a packed copy. */
+    /* The reference reads b itself, never the packed copy. */
+    LT_ASSERT(present(&a->b) || n_k == 0);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int64_t m0 = 0; m0 < a->y.shape[0]; m0 += TILE) {
         for (int64_t n0 = 0; n0 < a->y.shape[1]; n0 += TILE) {
@@ -88,7 +89,7 @@ lt_err lt_ref_matmul(lt_queue *q, const lt_matmul_args *a) {
     return LT_OK;
 }
 
-/* One product an expert. */
+/* One product per expert. */
 lt_err lt_ref_matmul_grouped(lt_queue *q, const lt_matmul_grouped_args *a) {
     for (int64_t e = 0; e + 1 < a->expert_start.shape[0]; e++) {
         const lt_matmul_args one = lt_matmul_of_expert(a, e, get_i32(&a->expert_start, e),

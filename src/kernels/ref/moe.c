@@ -11,7 +11,7 @@
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 
-/* Softmax of row r to probs; returns the log-sum-exp. */
+/* Softmax of row r into probs; returns the log-sum-exp. */
 static double row_lse(const lt_tensor *logits, int64_t r) {
     double max = -INFINITY, sum = 0.0;
     for (int64_t e = 0; e < logits->shape[1]; e++) {
@@ -57,7 +57,7 @@ static void sort_slots(const lt_moe_route_args *a) {
     const int64_t n = a->logits.shape[0] * top_k;
     int64_t slot = 0;
 
-    for (int64_t e = 0; e < n_experts; e++) { /* 1. Kept assignments, an expert at a time. */
+    for (int64_t e = 0; e < n_experts; e++) { /* 1. Kept assignments, one expert after another. */
         int64_t n_kept = 0;
         set_i32(&a->expert_start, e, slot);
         for (int64_t i = 0; i < n; i++) {
@@ -73,7 +73,7 @@ static void sort_slots(const lt_moe_route_args *a) {
         }
     }
     set_i32(&a->expert_start, n_experts, slot);
-    if (a->capacity > 0) { /* 2. Dropped ones: those that come after `capacity` of their expert. */
+    if (a->capacity > 0) { /* 2. Dropped ones: those beyond an expert's first `capacity`. */
         int64_t seen[LT_MOE_MAX_EXPERTS] = {0};
         for (int64_t i = 0; i < n; i++) {
             const int32_t e = get_i32(&a->experts, at2(&a->experts, i / top_k, i % top_k));
@@ -130,7 +130,7 @@ lt_err lt_ref_moe_route_fwd(lt_queue *q, const lt_moe_route_args *a) {
     return LT_OK;
 }
 
-/* dp_k of the row's chosen experts from dweights. */
+/* dp_k of the row's chosen experts, computed from dweights. */
 static void chosen_bwd(const lt_moe_route_bwd_args *a, int64_t r, double *dp) {
     const int64_t top_k = a->experts.shape[1];
     double sum = 0.0, mean = 0.0, dw[LT_MOE_MAX_TOP_K], p[LT_MOE_MAX_TOP_K];

@@ -28,7 +28,7 @@ lt_err lt_ref_moe_gather_fwd(lt_queue *q, const lt_moe_gather_args *a) {
     return LT_OK;
 }
 
-/* The slots of row r, at most top_k of them, rising; returns how many. */
+/* Find the slots of row r, at most top_k, in rising order; returns how many there are. */
 static int64_t find_slots(int64_t *slots, const lt_tensor *slot_row, int64_t n, int64_t r,
                           int64_t top_k) {
     int64_t found = 0;
@@ -94,7 +94,7 @@ lt_err lt_ref_moe_combine_bwd(lt_queue *q, const lt_moe_combine_bwd_args *a) {
         double dw = 0.0;
         for (int64_t c = 0; c < a->dy.shape[1]; c++) {
             const double dy = get(&a->dy, at2(&a->dy, r, c));
-            /* Before dx is written: it may be x's memory. */
+            /* Read before dx is written, which may be in x's memory. */
             dw += get(&a->x, at2(&a->x, i, c)) * dy;
             set(&a->dx, at2(&a->dx, i, c), w * dy);
         }

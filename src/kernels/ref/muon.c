@@ -24,7 +24,7 @@ typedef struct {
     int64_t side, length;    /* S, L. */
 } workspace;
 
-/* u as X (transposed when N > M), momentum updated on the way; returns |u|_F. */
+/* Store u as X (transposed if N > M) and update the momentum on the way; returns |u|_F. */
 static double momentum_step(const lt_muon_args *a, const workspace *w) {
     const double scale = present(&a->now) ? get(&a->now, LT_OPTIM_GRAD_SCALE)
                                           : (double)a->grad_scale;
@@ -71,7 +71,7 @@ static void gram(const workspace *w) {
     }
 }
 
-/* X <- a X + B X, into the other buffer; the two change places. */
+/* X <- a X + B X, into the other buffer; then the two buffers swap. */
 static void newton_schulz(workspace *w) {
     int64_t swap;
     gram(w);

@@ -20,7 +20,7 @@ static void row_put(const lt_tensor *t, int64_t row, int64_t c, double v) {
     set(t, row_start(t, row) + c * t->stride[t->n_dims - 1], v);
 }
 
-/* Store x' = x + add to sum, once: sum may be x's or add's own memory. */
+/* Store x' = x + add to sum, each element once: sum may be in the memory of x or add. */
 static void fold_row(const lt_tensor *x, const lt_tensor *add, const lt_tensor *sum, int64_t row) {
     if (present(sum)) {
         for (int64_t c = 0; c < row_width(x); c++) {
@@ -29,8 +29,8 @@ static void fold_row(const lt_tensor *x, const lt_tensor *add, const lt_tensor *
     }
 }
 
-/* x' of one element; if it is stored, the stored value, so that a norm recomputed from sum gives
- * the same bits. */
+/* x' of one element. If it is stored, this is the stored value, so that a norm recomputed from
+ * sum gives the same bits. */
 static double folded(const lt_tensor *x, const lt_tensor *add, const lt_tensor *sum, int64_t row,
                      int64_t c) {
     if (present(sum)) {
@@ -72,7 +72,7 @@ lt_err lt_ref_rmsnorm_fwd(lt_queue *q, const lt_rmsnorm_args *a) {
     return LT_OK;
 }
 
-/* What both backward passes share: mean (0 for rms), rstd and gain of a row, and the two column
+/* What both backward passes need: mean (0 for rms), rstd and gain of a row, and the two column
  * sums. */
 typedef struct {
     lt_tensor dx, dgain, dbias, dy, x, gain, mean, rstd, mean_gn;

@@ -16,7 +16,7 @@ static double ema(const lt_tensor *t, int64_t i, double beta, double x) {
     return v;
 }
 
-/* The same for a moment that may be BF16, with stochastic rounding by these bits. */
+/* ema for a moment that may be BF16, with stochastic rounding by these bits. */
 static double ema_drawn(const lt_tensor *t, int64_t i, double beta, double x, uint32_t bits) {
     const double v = beta * get(t, i) + (1.0 - beta) * x;
     if (t->dtype == LT_BF16) {
@@ -27,7 +27,7 @@ static double ema_drawn(const lt_tensor *t, int64_t i, double beta, double x, ui
     return v;
 }
 
-/* The random words of element i (ops.h); zeros where they are not needed. */
+/* The random words of element i (ops.h); zeros if no moment needs them. */
 static void draw(uint32_t words[4], const lt_tensor *moment, uint64_t seed, int64_t step,
                  int64_t at) {
     memset(words, 0, 4 * sizeof *words);
@@ -37,7 +37,7 @@ static void draw(uint32_t words[4], const lt_tensor *moment, uint64_t seed, int6
     }
 }
 
-/* What changes from step to step: taken from the arguments, or from `now`. */
+/* The numbers that change from step to step: taken from the arguments, or from `now`. */
 typedef struct {
     double lr, grad_scale, c1, c2, alpha, beta3;
     int64_t step;
@@ -60,7 +60,8 @@ static step_now now_of(const lt_tensor *now, step_now plain) {
 static void put_param(const lt_tensor *p, const lt_tensor *copy, int64_t i, double x) {
     set(p, i, x);
     if (present(copy)) {
-        set(copy, i, get(p, i)); /* From the stored parameter, so that the copy is its rounding. */
+        /* From the stored parameter, so that the copy is that parameter rounded. */
+        set(copy, i, get(p, i));
     }
 }
 

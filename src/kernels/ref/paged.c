@@ -11,7 +11,7 @@
 
 enum { MAX_HEAD_DIM = 1024 };
 
-/* D values at `at`, a multiple of the block. */
+/* Write D values at `at`, which is a multiple of the block size. */
 static void write_values(const lt_tensor *pages, int64_t at, const double *x) {
     const int64_t D = pages->shape[3];
     float values[MAX_HEAD_DIM];

@@ -10,7 +10,8 @@
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 
-/* Element i of a head of t (R, H, D), rotated by its row's position; sign -1: back. */
+/* Element i of a head of t (R, H, D), rotated by the position of its row; sign -1 rotates
+ * back. */
 static double rotated(const lt_tensor *t, const lt_tensor *table, int64_t pos, double sign,
                       int64_t r, int64_t h, int64_t i) {
     const int64_t half = table->shape[1];
@@ -36,7 +37,7 @@ static double weight(const lt_tensor *q_gain, const lt_tensor *k_gain, int64_t n
     return offset + get(gain, at1(gain, i));
 }
 
-/* One head forward; u (D) F64 is room. */
+/* Forward for one head; u (D) F64 is scratch memory. */
 static void forward_head(const lt_qk_norm_args *a, const lt_tensor *u, int64_t r, int64_t h) {
     const int64_t width = a->x.shape[2], pos = position_of(&a->positions, &a->table, r);
     double sum_sq = 0.0;
@@ -88,7 +89,7 @@ static double normalised(const lt_qk_norm_bwd_args *b, int64_t r, int64_t h, int
     return get(&b->x, at3(&b->x, r, h, i)) * get(&b->rstd, r * b->x.shape[1] + h);
 }
 
-/* The gradient of one kind's gain: heads [from, to) of all rows. */
+/* The gradient of one gain, from heads [from, to) of all rows. */
 static void gain_gradient(const lt_qk_norm_bwd_args *b, const lt_tensor *dgain, int64_t from,
                           int64_t to) {
 #pragma omp parallel for schedule(static)

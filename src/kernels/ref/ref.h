@@ -12,9 +12,9 @@
 LT_OP_MAP(LT_REF_DECLARE)
 #undef LT_REF_DECLARE
 
-/* qdot.c: matmul where b is of a block type. */
+/* qdot.c: matmul whose b is of a block type. */
 lt_err lt_ref_matmul_quant(lt_queue *q, const lt_matmul_args *a);
 
-extern const lt_op_list lt_ref_lists[LT_OP_COUNT]; /* One entry an op, named "ref". */
+extern const lt_op_list lt_ref_lists[LT_OP_COUNT]; /* One entry per op, named "ref". */
 
 #endif

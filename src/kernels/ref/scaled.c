@@ -22,7 +22,7 @@ static double scale_at(const lt_tensor *scale, lt_scale_kind kind, int64_t r, in
                                    : get(scale, at2(scale, r / LT_SCALE_SPAN, c / LT_SCALE_SPAN));
 }
 
-/* x, or x transposed. */
+/* The matrix x, or x transposed. */
 typedef struct {
     const lt_tensor *x;
     bool transposed;
@@ -42,7 +42,8 @@ static void round_by(const source *s, const lt_tensor *y, int64_t r0, int64_t r1
     }
 }
 
-/* Round rows [r0, r1), columns [c0, c1) by one scale. NaN counts as larger than all. */
+/* Round rows [r0, r1) of columns [c0, c1) with one scale. NaN counts as larger than any
+ * number. */
 static float round_block(const source *s, const lt_tensor *y, int64_t r0, int64_t r1, int64_t c0,
                          int64_t c1) {
     float amax = 0.0f, inverse, scale;
@@ -96,8 +97,8 @@ lt_err lt_ref_cast_scaled(lt_queue *q, const lt_cast_scaled_args *a) {
     return LT_OK;
 }
 
-/* The values of all 256 bytes, because products read every element once for each row of the other
- * matrix. */
+/* The values of all 256 bytes. A table pays because a product reads every element once for each
+ * row of the other matrix. */
 static void byte_values(double values[256], lt_dtype dtype) {
     LT_ASSERT(dtype == LT_F8_E4M3 || dtype == LT_F8_E5M2);
     for (int byte = 0; byte < 256; byte++) {
@@ -119,7 +120,8 @@ lt_err lt_ref_matmul_scaled(lt_queue *q, const lt_matmul_scaled_args *a) {
     for (int64_t m = 0; m < a->y.shape[0]; m++) {
         for (int64_t n = 0; n < a->y.shape[1]; n++) {
             double sum = 0.0;
-            for (int64_t from = 0; from < n_k; from += LT_SCALE_SPAN) { /* One pair of scales. */
+            /* A span with one pair of scales. */
+            for (int64_t from = 0; from < n_k; from += LT_SCALE_SPAN) {
                 double part = 0.0;
                 for (int64_t k = from; k < min_i64(from + LT_SCALE_SPAN, n_k); k++) {
                     part += a_value[a_bytes[at2(&a->a, m, k)]] * b_value[b_bytes[at2(&a->b, n, k)]];

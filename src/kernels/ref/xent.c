@@ -18,7 +18,7 @@ static double capped(const lt_xent_args *a, int64_t r, int64_t v) {
     return a->softcap > 0.0f ? (double)a->softcap * tanh(x / (double)a->softcap) : x;
 }
 
-/* What is known of a row: of all logits, or of a part of them. */
+/* What is known of a row, from all of its logits or from a part of them. */
 typedef struct {
     double max, sum, hit;
     int64_t best;
@@ -34,7 +34,7 @@ static row_facts facts_of(const lt_xent_args *a, int64_t r, int64_t label) {
         }
         f.hit = a->first + v == label ? l : f.hit;
     }
-    /* A part may be -inf throughout. */
+    /* All logits of a part may be -inf. */
     for (int64_t v = 0; v < a->logits.shape[1]; v++) {
         f.sum += exp(capped(a, r, v) - (f.max > -INFINITY ? f.max : 0.0));
     }

@@ -17,7 +17,8 @@
 #include "kernels/cpu/isa/pack.h"
 #include "kernels/cpu/isa/tile.h"
 
-/* dst[p * dst_step + i] = (src(2 p, i), src(2 p + 1, i)): rows across k, interleaved. */
+/* dst[p * dst_step + i] = (src(2 p, i), src(2 p + 1, i)): rows run across k and are
+ * interleaved. */
 LT_INLINE void weave_rows(float *dst, const int64_t dst_step, const int64_t width,
                           const uint16_t *src, int64_t stride, int64_t rows, int64_t pairs) {
     for (int64_t p = 0; p < pairs; p++) {
@@ -38,7 +39,7 @@ LT_INLINE void weave_rows(float *dst, const int64_t dst_step, const int64_t widt
     }
 }
 
-/* pack_panel of pack.h, at and depth in pairs. */
+/* pack_panel of pack.h, with at and depth counted in pairs. */
 LT_INLINE void pack_pairs(float *dst, const int64_t width, const lt_tensor *t, bool k_last,
                           int64_t first, int64_t rows, int64_t at, int64_t depth) {
     const uint16_t *src = t->data;
@@ -51,7 +52,7 @@ LT_INLINE void pack_pairs(float *dst, const int64_t width, const lt_tensor *t, b
     }
 }
 
-/* tile_mul of tile.h on pairs. */
+/* tile_mul of tile.h for pairs. */
 LT_INLINE void tile_mul_pairs(lt_tile *t, const int mr, int64_t k_count, const float *a,
                               const int64_t a_row, const int64_t a_col, const float *b,
                               const int64_t b_row, const char *next, const int64_t next_step) {

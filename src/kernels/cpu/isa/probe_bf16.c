@@ -1,4 +1,4 @@
-/* probe_bf16.c: as probe.c for VDPBF16PS (5 or 6 cycles), where an AVX-512 CPU has it. */
+/* probe_bf16.c: the same as probe.c for VDPBF16PS (5 or 6 cycles), if an AVX-512 CPU has it. */
 #include "kernels/cpu/isa/vec.h"
 
 #if defined(LT_ISA_avx512)

@@ -21,7 +21,7 @@ typedef struct {
     LT_ELEM(VTYPE) * v_pages;
     const LT_ELEM(QTYPE) * k, *v;
     const int *slots;
-    long long k_r, k_h, v_r, v_h, count; /* count: of threads */
+    long long k_r, k_h, v_r, v_h, count; /* count: number of threads. */
     int heads, dim;
 } lt_cuda_kv_write_any_args;
 

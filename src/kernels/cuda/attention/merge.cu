@@ -1,8 +1,8 @@
-/* merge.cu: the results of two calls of attention over other keys become one (ops.h,
+/* merge.cu: joins the results of two calls of attention, each over a part of the keys (ops.h,
  * attention_merge).
  *
  * SHAPES    out (B, T, H, D) F32 and part (B, T, H, D) in DTYPE, rows of D neighbours.
- * MAP       a warp a row of a head; lanes go over its columns.
+ * MAP       one warp per row of a head; its lanes walk over the columns.
  * BOUND     12 bytes an element (out twice, part once). */
 #include "common/vec.cuh"
 #include "kernels/cuda/attention/merge_args.h"

@@ -5,7 +5,7 @@
 #include "kernels/cuda/common/args.h"
 
 typedef struct {
-    long long b, t, h; /* elements between sequences, tokens, heads */
+    long long b, t, h; /* Elements between neighbouring sequences, tokens, heads. */
 } lt_attn_plain_strides;
 
 typedef struct {
@@ -20,8 +20,8 @@ typedef struct {
     float scale, softcap;
 } lt_attn_plain_args;
 
-/* Dynamic shared memory of tiled.cu in bytes: `tiles` tiles of rows and as many of partners, and P.
- * Rows of a tile and of P have 4 floats more than columns. */
+/* Dynamic shared memory of tiled.cu in bytes: `tiles` tiles of rows, as many tiles of partners,
+ * and P. A row of a tile or of P is padded by 4 floats. */
 #define LT_ATTN_TILED_ROWS 64
 #define LT_ATTN_TILED_BYTES(tiles, partners, width)                                                \
     (((tiles) * (LT_ATTN_TILED_ROWS + (partners)) * ((width) + 4) +                                \

@@ -2,8 +2,8 @@
  * attention_starts).
  *
  * SHAPES    y, doc_start (B, T) int32, rows y_b and doc_b apart.
- * MAP       a thread a query.
- * BOUND     8 bytes a query. */
+ * MAP       one thread per query.
+ * BOUND     8 bytes per query. */
 #include "common/types.cuh"
 #include "kernels/cuda/attention/starts_args.h"
 

@@ -6,7 +6,7 @@
 
 typedef struct {
     int *y;
-    const int *doc_start; /* NULL: 0. */
+    const int *doc_start; /* NULL: 0 for every token. */
     long long y_b, doc_b;
     int tokens, window, piece, q_first, q_piece0, q_piece1, k_piece0, k_piece1;
 } lt_attn_starts_args;

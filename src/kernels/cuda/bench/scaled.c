@@ -1,6 +1,6 @@
 /* bench/scaled.c: products of 8-bit floats: gemm_sm90.cu with FP8 and both kinds of scales on the
- * products of Llama-1B at 16,384 tokens, beside cuBLASLt's 8-bit products (one scale an operand,
- * sums in the tensor cores: with and without promotion) and the same product in BF16, which a
+ * products of Llama-1B at 16,384 tokens, beside cuBLASLt's 8-bit products (one scale per operand,
+ * sums in the tensor cores, with and without promotion) and the same product in BF16, which a
  * step would run instead; and the casts, compared with the copy bandwidth. optest checks the
  * results (cast_scaled, matmul_scaled).
  *
@@ -17,7 +17,8 @@
 
 #define N_SETS 2
 
-/* y (M, N) = a (M, K) b (N, K)^T in BF16, and a and b in 8 bits, both kinds of scales. */
+/* y (M, N) = a (M, K) b (N, K)^T: in BF16, and with a and b in 8 bits and both kinds of
+ * scales. */
 typedef struct {
     lt_tensor y, a, b;
     lt_matmul_scaled_args block, tensor;
@@ -32,7 +33,7 @@ typedef struct {
     int n_taken;
 } products;
 
-/* Ours with both kinds of scales, BF16, then cuBLASLt's. */
+/* Our products with both kinds of scales, BF16, then those of cuBLASLt. */
 typedef enum { BLOCK, TENSOR, BF16, PEER, PEER_FAST, N_RUNS } product;
 static const char *const names[N_RUNS] = {"1x128", "tensor", "BF16", "cuBLASLt 8-bit",
                                           "cuBLASLt 8-bit, fast"};
@@ -81,7 +82,7 @@ static lt_err take(products *p, lt_tensor *t, lt_dtype dtype, int64_t rows, int6
     return LT_OK;
 }
 
-/* x (rows, cols) in 8 bits. */
+/* Allocate x (rows, cols) in 8 bits. */
 static lt_err take_codes(products *p, lt_tensor *codes, lt_tensor *scale, const lt_tensor *x,
                          lt_scale_kind kind) {
     const int64_t rows = x->shape[0], cols = x->shape[1];
@@ -181,7 +182,7 @@ static lt_err queue_cast(void *ctx, CUstream s, int set) {
     return c->q->device->backend->ops->cast_scaled(c->q, &c->sets[set]);
 }
 
-/* kinds: of y and of its transpose; -1: absent. */
+/* kinds: of the scales of y and of its transpose; -1: that result is not computed. */
 static lt_err cast_time(lt_bench *b, lt_queue *q, const char *what, int64_t rows, int64_t cols,
                         int kind, int t_kind) {
     lt_err err = LT_OK;

@@ -22,8 +22,8 @@ typedef struct {
     int batch, heads, tokens, width;
 } grid_case;
 
-/* Bounds. fp32: the thesis's. 16 bits: an output near 1 rounded once (half a unit in the last
- * place: 2^-11, 2^-8 with P rounded too) and small outputs relative to their size. */
+/* Error bounds. fp32: those of the thesis. 16 bits: an output near 1 rounded once (half a unit in
+ * the last place: 2^-11; 2^-8 with P rounded, too), and small outputs relative to their size. */
 static const struct {
     lt_dtype dtype;
     const char *word;

@@ -1,6 +1,6 @@
 /* blocks.cuh: ggml's block formats as integers (layouts: tensor/block.h). TYPE is one of Q4_0
- * Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K. 32 neighbours of a row are unsigned numbers u < 256, element
- * i worth scale[i / 16] * (u - OFFSET) - least. */
+ * Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K. A group of 32 neighbours of a row is held as unsigned
+ * numbers u < 256; the value of element i is scale[i / 16] * (u - OFFSET) - least. */
 #ifndef LT_BLOCKS_CUH
 #define LT_BLOCKS_CUH
 

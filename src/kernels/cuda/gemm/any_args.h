@@ -11,7 +11,7 @@ typedef struct {
     const int *start;
     long long a_m, a_k, b_k, b_n, b_e, y_m, y_e;
     int m, n, k;
-    int bias_type; /* 0 none, 1 f32, 2 bf16, 3 fp16 */
+    int bias_type; /* 0 none, 1 F32, 2 BF16, 3 F16. */
     int accumulate;
 } lt_gemm_any_args;
 

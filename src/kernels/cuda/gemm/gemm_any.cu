@@ -1,12 +1,12 @@
 /* gemm_any.cu: y = op(A) op(B) (+ bias) (+ y) for whatever the faster kernels refuse: any types,
- * strides and sizes; and the same for experts.
+ * strides and sizes; and the same for the experts of a layer.
  *
- * SHAPES    A (m, k) at a_m, a_k elements a step; B (k, n) at b_k, b_n; y (m, n) with rows y_m
- *           apart. IN, OUT: fp32, bf16 or fp16. GROUPED 1: expert e = blockIdx.z owns rows
+ * SHAPES    A (m, k) with strides a_m, a_k; B (k, n) with strides b_k, b_n; y (m, n) with rows
+ *           y_m apart. IN, OUT: fp32, bf16 or fp16. GROUPED 1: expert e = blockIdx.z owns rows
  *           [start[e], start[e + 1]) of A and y, and B at b + e * b_e. GROUPED 2: expert e owns
  *           those values of k, and y at y + e * y_e. start is in device memory; the host does not
  *           know it.
- * MAP       16 x 16 threads make a tile of 64 x 64, 4 x 4 sums a thread. M_FAST, N_FAST:
+ * MAP       16 x 16 threads compute a tile of 64 x 64, each of them 4 x 4 sums. M_FAST, N_FAST:
  *           consecutive threads read along m (or n) where that is contiguous.
  * BOUND     fp32 FMA; about a third of what sgemm.cu reaches.
  * NUMERICS  f32 sums in order of k; one rounding at the store. Bit-identical run to run. */

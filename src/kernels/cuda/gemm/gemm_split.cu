@@ -3,7 +3,7 @@
  *
  * SHAPES    part (splits, m_padded, N) f32 as gemm_sm90.cu writes it, C (M, N) 16-bit or f32, rows
  *           16-byte aligned; N a multiple of 4, up to 8 splits.
- * MAP       a thread adds four columns of one row, all of whose parts it requests at once.
+ * MAP       a thread adds up four columns of one row; it requests all of their parts at once.
  * BOUND     memory, mostly L2: (4 splits + 2) M N bytes; worth it where M N is small beside K (M +
  *           N).
  * NUMERICS  fixed order: bit-identical run to run. OUT_ADD: C += sum, f32. */

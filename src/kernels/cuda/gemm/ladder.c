@@ -1,5 +1,5 @@
-/* ladder.c: the rungs of the bf16 GEMM ladder, one idea each. From rung 4 on they are the shipped
- * kernel with fewer of its ideas. */
+/* ladder.c: the rungs of the bf16 GEMM ladder, one idea each. From rung 4 on, a rung is the
+ * shipped kernel with some of its ideas disabled. */
 #include <stdio.h>
 
 #include "base/error.h"

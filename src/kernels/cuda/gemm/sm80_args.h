@@ -14,8 +14,8 @@ typedef struct {
     int accumulate;
 } lt_gemm_sm80_args;
 
-/* Dynamic shared memory of gemm_sm80.cu in bytes: three stages of a tile of A and of B, each of 128
- * x 32, rows 8 elements further apart than they are long; the larger of both layouts. */
+/* Dynamic shared memory of gemm_sm80.cu in bytes: three stages of a tile of A and of B, each of
+ * 128 x 32 with rows padded by 8 elements; the larger of both layouts. */
 #define LT_GEMM_SM80_BYTES (3 * 2 * (128 * (32 + 8) > 32 * (128 + 8) ? 128 * 40 : 32 * 136) * 2)
 
 static_assert(sizeof(lt_gemm_sm80_args) == 80, "the same on host and device");

@@ -1,9 +1,9 @@
-/* add_any.cu — y = alpha a + beta b for any mixture of types and strides (elementwise.cu has the
- * fast ones); with b absent also any conversion.
+/* add_any.cu — y = alpha a + beta b for any mixture of types and strides (elementwise.cu has
+ * the fast cases); without b also any conversion.
  *
  * SHAPES    up to four dimensions: rows by views, columns `step` elements apart. Y, A, B: fp32,
  *           bf16, fp16.
- * MAP       a thread an element.
+ * MAP       one thread per element.
  * NUMERICS  one product or two and a sum in f32, one rounding; alpha = 1 leaves a exactly as it
  *           is. */
 #define DTYPE fp32

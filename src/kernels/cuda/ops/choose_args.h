@@ -22,7 +22,7 @@ typedef struct {
     long long ld, ld_penalties, ld_masks;
 } lt_cuda_choose_args;
 
-/* Dynamic shared memory in bytes with HELD: chunks of logits. */
+/* Dynamic shared memory in bytes with HELD: chunks of the logits. */
 #define LT_CHOOSE_CHUNK              2048
 #define LT_CHOOSE_HELD_BYTES(chunks) ((chunks)*LT_CHOOSE_CHUNK * 4)
 

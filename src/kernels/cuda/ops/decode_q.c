@@ -9,9 +9,9 @@
 #include "kernels/cuda/specs.h"
 #include "tensor/block.h"
 
-#define BLOCKS_WORDS "TYPE=%s DTYPE=%s" /* One of blocks.cuh's. */
-#define NF4_WORDS    "NF4=%d DTYPE=%s"  /* 2: NF4_DOUBLE */
-#define GROUP        32                 /* decode_q.cu */
+#define BLOCKS_WORDS "TYPE=%s DTYPE=%s" /* TYPE: one of those in blocks.cuh. */
+#define NF4_WORDS    "NF4=%d DTYPE=%s"  /* NF4=2: NF4_DOUBLE. */
+#define GROUP        32                 /* As in decode_q.cu. */
 #define THREADS      128
 
 static bool is_nf4(lt_dtype type) {

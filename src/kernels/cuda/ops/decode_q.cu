@@ -1,14 +1,14 @@
-/* decode_q.cu: rows of a table in block types (tensor/block.h), as files hold them, by id: the
- * embedding of a quantised model, and the weights of one that adapters are trained beside
- * (model/files/decoded.h), whose ids are 0, 1, 2, ...
+/* decode_q.cu: rows, by id, of a table in the block types of files (tensor/block.h): the
+ * embedding of a quantised model, and, with ids 0, 1, 2, ..., the weights of a quantised model
+ * beside which adapters are trained (model/files/decoded.h).
  *
- * SHAPES    table (V, C) of TYPE; ids (rows) int32; y (rows, C) of DTYPE; C whole blocks. Rows of y
- *           and of pos_table begin at 16 bytes.
+ * SHAPES    table (V, C) of TYPE; ids (rows) int32; y (rows, C) of DTYPE; C whole blocks. Rows of
+ *           y and of pos_table are 16-byte aligned.
  * PART      table holds ids first .. first + n_ids - 1; rows of other ids are 0.
- * MAP       a thread 32 neighbours of a row: one block of 32, or a part of a larger one.
- * BOUND     2 bytes an element (bf16) are written, and 0.56 (Q4_K, NF4) to 1.06 (Q8_0) read.
- * NUMERICS  the F32 numbers that lt_block_decode makes, rounded once, at the store: products and
- *           differences are rounded apart, as ggml and bitsandbytes round them. */
+ * MAP       a thread decodes 32 neighbours of a row: one block of 32, or a part of a larger one.
+ * BOUND     2 bytes per element (bf16) are written, and 0.56 (Q4_K, NF4) to 1.06 (Q8_0) read.
+ * NUMERICS  the F32 numbers of lt_block_decode, rounded once, at the store. Products and
+ *           differences are rounded separately, as ggml and bitsandbytes round them. */
 #include "common/early.cuh"
 #include "common/late.cuh"
 #include "kernels/cuda/ops/decode_q_args.h"
@@ -24,8 +24,8 @@
 #define PIECE   VEC_ELEMS(DTYPE)
 
 #if NF4
-/* Half a block, whose bytes are at codes, and whose scale is d. The high half of a byte is the
- * first of its two numbers. */
+/* Decode half a block, whose bytes are at codes and whose scale is d. The high half of a byte is
+ * the first of its two numbers. */
 INLINE void decode_half(float *x, const u8 *codes, float d, const float *values) {
 #pragma unroll
     for (int i = 0; i < GROUP; i++) {
@@ -66,7 +66,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode_q(const lt_cuda_dec
     const int group = (int)(item % a.groups), first = GROUP * group;
     float x[GROUP];
 #if NF4
-    __shared__ float values[16]; /* Lanes read different ones, which arguments serve in turn. */
+    /* In shared memory, because lanes read different values, which reads of arguments would
+     * serialise. */
+    __shared__ float values[16];
     if (threadIdx.x < 16) {
         values[threadIdx.x] = a.values[threadIdx.x];
     }

@@ -15,8 +15,8 @@ typedef struct {
     float scale;
     long long ldy, ld_pos;
     int first, n_ids;    /* The table has the rows of ids first .. first + n_ids - 1. */
-    float values[16];    /* lt_nf4_values */
-    const float *scales; /* NF4_DOUBLE: lt_nf4_double_encode */
+    float values[16];    /* lt_nf4_values. */
+    const float *scales; /* NF4_DOUBLE: scales of lt_nf4_double_encode. */
 } lt_cuda_decode_q_args;
 
 static_assert(sizeof(lt_cuda_decode_q_args) == 168, "the same on host and device");

@@ -6,11 +6,11 @@
 
 typedef struct {
     LT_ELEM(DTYPE) * logits;
-    const LT_ELEM(TEACHER) * teacher; /* NULL: ids and logp. */
+    const LT_ELEM(TEACHER) * teacher; /* NULL: the teacher is given by ids and logp. */
     const int *ids;
     const float *logp;
     const int *labels;
-    const float *weights; /* NULL: 1 each. */
+    const float *weights; /* NULL: every weight is 1. */
     float *loss;
     long long ld, ld_teacher, ld_ids, ld_logp;
     int cols, k, rest;

@@ -1,13 +1,13 @@
-/* drop.cu — dropout: numbers of x become 0 or are multiplied by a factor, as random words of their
- * place decide. Formula: tensor/ops.h.
+/* drop.cu — dropout: each number of x becomes 0 or is multiplied by a factor; random words
+ * drawn for its place decide which. Formula: tensor/ops.h.
  *
  * SHAPES    x, y (rows, cols) of DTYPE, rows ld apart. Pieces of W elements, the first of them at a
  *           column of the whole row that is a multiple of 4; W = 1 takes any column and alignment.
  *           ADD=1: y += d(x).
- * MAP       one piece a thread; blocks of 256 threads lie in one row.
+ * MAP       one piece per thread; a block of 256 threads lies in one row.
  * MOVEMENT  x HBM ──16 B/thread──▶ registers ──mask──▶ y HBM, which is read first with ADD.
- * BOUND     4 bytes a number (bf16), 6 with ADD. Philox is 20 wide products and 40 more operations
- *           for 4 numbers, or for one with W = 1.
+ * BOUND     4 bytes per number (bf16), 6 with ADD. Philox is 20 wide products and 40 more
+ *           operations for 4 numbers, or for one with W = 1.
  * NUMERICS  fp32, one product, rounded at the store. */
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/drop_args.h"

@@ -1,7 +1,7 @@
 /* elementwise.cu — y = alpha a + beta b, and conversions between types.
  *
  * SHAPES    n elements, contiguous; DTYPE of a, b and y for add; cast: SRC to DTYPE.
- * BOUND     add 6 bytes an element (bf16), 4 without b. */
+ * BOUND     add: 6 bytes per element (bf16), 4 without b. */
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/elementwise_args.h"
 
@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) add(const lt_cuda_add_args
     piece_store(w.y + at, x);
 }
 
-/* blockIdx.y: the piece; words of 4 bytes. */
+/* Hash of pieces of memory, in words of 4 bytes; blockIdx.y is the piece. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     zero_pieces(const lt_cuda_zero_pieces_args w) {
     u32 *const dst = w.dst + blockIdx.y * w.stride;

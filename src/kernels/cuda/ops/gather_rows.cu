@@ -2,8 +2,8 @@
  *
  * SHAPES    y (N, C), x (M, C) of DTYPE; index (K), start (N + 1) int32 or absent. Pieces of W
  *           elements; W = 1 takes any width and alignment.
- * MAP       TEAM threads a row of y: a warp for narrow rows, else the block.
- * MOVEMENT  x HBM ──16 B/thread──▶ registers, added as they come ──▶ y HBM.
+ * MAP       TEAM threads per row of y: a warp for narrow rows, else the block.
+ * MOVEMENT  x HBM ──16 B/thread──▶ registers, added as they arrive ──▶ y HBM.
  * BOUND     bytes of the rows that are named, and of y.
  * NUMERICS  fp32 in the order of index, rounded at the store; one row alone is a copy. */
 #include "common/vec.cuh"

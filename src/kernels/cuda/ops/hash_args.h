@@ -6,7 +6,7 @@
 
 typedef struct {
     unsigned long long *out;
-    const long long *pieces; /* ld numbers from one to the next. */
+    const long long *pieces; /* Rows are ld numbers apart. */
     const unsigned char *x;
     long long ld;
 } lt_cuda_hash_args;

@@ -4,20 +4,21 @@
  * SHAPES    x (n, in), a (places, parts, rank, in), u (n, n_u = parts rank) fp32; y (n, out),
  *           b (places, rank, out); place (n) int32. Pieces of W elements; W = 1 takes any width and
  *           alignment.
- * MAP       lora_shrink: a block makes TOGETHER numbers of u of one row (blockIdx.y). Each of its
- *           8 warps has every eighth span of 32 W elements of x, and multiplies it with that span
- *           of all these rows of A.
- *           lora_expand: a thread has W columns of one row and adds its rank products to them.
+ * MAP       lora_shrink: a block computes TOGETHER numbers of u of one row (blockIdx.y). Each of
+ *           its 8 warps takes every eighth span of 32 W elements of x and multiplies it with the
+ *           same span of all these rows of A.
+ *           lora_expand: a thread takes W columns of one row and adds the sum of `rank` products
+ *           to each.
  *           lora_scale: a thread multiplies W columns of one row by the factors of its place.
- * MOVEMENT  x row: L2 ──▶ registers, once a block; A and B: HBM once a row, or L2 where rows share
- *           an adapter; u: 4 bytes a number, through L2.
+ * MOVEMENT  x row: L2 ──▶ registers, once per block; A and B: HBM once per row, or L2 where
+ *           rows share an adapter; u: 4 bytes per number, through L2.
  * EARLY     place is uploaded before a step's first kernel, and A and B are weights. So the first
- *           loads of A and B are under way before the kernel waits for the one before it, which
+ *           loads of A and B are in flight before the kernel waits for the previous one, which
  *           hides a part of their latency.
  * BOUND     the bytes of the A and B that rows use; with few rows the latency of two launches.
  * MEASURED  H200, Llama-1B, rank 16 beside all linear layers, 64 streams: a step of 1.17 ms becomes
- *           1.58 ms with one adapter and 1.76 to 1.86 ms with 64. Where all loads came behind the
- *           wait: 1.77 and 2.17 ms (bench/results/posttrain.md).
+ *           1.58 ms with one adapter and 1.76 to 1.86 ms with 64. With all loads after the wait:
+ *           1.77 and 2.17 ms (bench/results/posttrain.md).
  * NUMERICS  fp32; a fixed order of sums that depends only on `in`, rank and W. */
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/lora_args.h"
@@ -25,10 +26,10 @@
 #define THREADS  256
 #define WARPS    (THREADS / WARP)
 #define TOGETHER LT_LORA_TOGETHER
-#define COLUMNS  (THREADS * W) /* Columns of a block of lora_expand. */
+#define COLUMNS  (THREADS * W) /* Columns that a block of lora_expand computes. */
 #define FIRST    16            /* Rows of B that lora_expand loads before it waits. */
 
-/* A span of all rows of A that a block has. Rows past the last one are the last one again. */
+/* Load a span of all rows of A that a block has. Rows past the last repeat the last one. */
 INLINE void load_span(raw *to, const lt_cuda_lora_shrink_args &s, const DTYPE *a, int j, int k) {
 #pragma unroll
     for (int i = 0; i < TOGETHER; i++) {
@@ -157,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     piece_store(y, fy);
 }
 
-/* A thread has W columns of one row. */
+/* Each thread scales W columns of one row. */
 extern "C" __global__ void __launch_bounds__(THREADS) lora_scale(const lt_cuda_lora_scale_args s) {
     const int row = blockIdx.y, place = s.place[row],
               c = ((int)blockIdx.x * THREADS + (int)threadIdx.x) * W;

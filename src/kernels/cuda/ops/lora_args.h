@@ -5,13 +5,13 @@
 #include "kernels/cuda/common/args.h"
 
 #define LT_LORA_MOST_PARTS 3
-#define LT_LORA_TOGETHER   8 /* Numbers of u of a block of lora_shrink. */
+#define LT_LORA_TOGETHER   8 /* Numbers of u that a block of lora_shrink computes. */
 
 typedef struct {
     const LT_ELEM(DTYPE) * x, *a;
     float *u;
     const int *place;
-    long long ld_x, ld_a, part_a, next_a; /* From one row, part or place to the next. */
+    long long ld_x, ld_a, part_a, next_a; /* Strides between rows, parts and places. */
     int in, n_u, rank;
 } lt_cuda_lora_shrink_args;
 
@@ -31,7 +31,7 @@ typedef struct {
     LT_ELEM(DTYPE) * y;
     const float *factor, *offset; /* offset NULL: 0. */
     const int *place;
-    long long ld_y, next_factor, next_offset; /* From one row or place to the next. */
+    long long ld_y, next_factor, next_offset; /* Strides between rows and places. */
     int columns;
 } lt_cuda_lora_scale_args;
 

@@ -1,14 +1,14 @@
 /* matmul.c: the ordered list of matrix products:
  *     wgmma_q, few_q, wide_q    ggml's block formats (matmul_q.c)
  *     few        gemm_few.cu: at most 64 rows times 16-bit weights (N, K), Hopper
- *     gemv       at most 8 rows times 16-bit weights (N, K): waits for nothing but the weights'
- *                bytes (matmul_gemv.c)
+ *     gemv       at most 8 rows times 16-bit weights (N, K): limited only by reading the
+ *                weights (matmul_gemv.c)
  *     cublaslt   where it was measured to win (wins below), by the proposal that won or the first:
  *                no timing at run time, the same bits every run
  *     wgmma      gemm_sm90.cu: 16-bit, rows 16-byte aligned, Hopper
  *     mma        gemm_sm80.cu: 16-bit, any alignment
  *     sgemm      fp32; a transposed operand is transposed back in scratch memory first, a bias
- *                becomes what the sums are added to
+ *                is stored in y first, and the sums are added to it
  *     any        gemm_any.cu: everything else
  * If the tuner's record has the shape (gemm/winners.h), it decides which of few, gemv, cublaslt and
  * wgmma serves a product, and with which tile. None allocates after a queue has seen its largest
@@ -34,8 +34,9 @@
 #define ANY_WORDS "IN=%s OUT=%s GROUPED=%d M_FAST=%d N_FAST=%d"
 
 #define ALIGN(n) (((n) + 255) / 256 * 256)
-#define FEW_ROWS 64  /* Up to these, kernels for few rows serve the base. */
-#define MIN_BUSY 0.8 /* Share of the SMs that our tiles of a weight gradient must keep busy. */
+#define FEW_ROWS 64 /* Up to these, kernels for few rows serve the base. */
+/* Our tiles of a weight gradient must keep at least this share of the SMs busy. */
+#define MIN_BUSY 0.8
 
 bool lt_matmul_empty(const lt_matmul_args *a) {
     return lt_tensor_count(&a->y) == 0;
@@ -64,12 +65,12 @@ bool lt_matmul_dense(const lt_tensor *t) {
 
 /* ---- cuBLASLt ---- */
 
-/* Share of the SMs that this many blocks keep busy, one an SM. */
+/* Share of the SMs that this many blocks keep busy, with one block per SM. */
 static double busy_of(int64_t blocks, const lt_cuda_info *info) {
     return (double)blocks / (double)(LT_CUDA_DIV_UP(blocks, info->n_sms) * info->n_sms);
 }
-/* The tuner's word where it measured this product; else, measured on an H100: weight gradients of
- * narrow models, whose tiles do not fill the SMs even when K is cut in two. */
+/* If the tuner measured this product, its record decides. Otherwise, as measured on an H100:
+ * weight gradients of narrow models, whose tiles do not fill the SMs even if K is cut in two. */
 static bool wins(const lt_gemm_args *g, const lt_cuda_info *info) {
     const lt_gemm_winner *w = lt_gemm_winner_find(info, g);
     if (w != NULL && (w->by != LT_GEMM_BY_CUBLASLT || w->vendor == lt_cublas_version())) {
@@ -167,7 +168,7 @@ static lt_err wgmma_run(lt_queue *q, const void *args) {
     return gemm_run(q, &g, a->fixed_order);
 }
 
-/* Few rows times weights (N, K) that come from memory. */
+/* Few rows times weights (N, K) that are read from memory. */
 static const char *few_refuse(const void *args, const lt_device *device) {
     const lt_matmul_args *a = args;
     const lt_cuda_info *info = lt_cuda_device_info(device);
@@ -188,14 +189,14 @@ static const char *few_refuse(const void *args, const lt_device *device) {
 static lt_err few_run(lt_queue *q, const void *args) {
     if (((const lt_matmul_args *)args)->y.shape[0] <= q->fuse->most.plain &&
         lt_cuda_gemv_refuse(args, q->device) == NULL) {
-        return lt_cuda_gemv_run(q, args); /* The same bits, fused or not. */
+        return lt_cuda_gemv_run(q, args); /* The bits are the same, fused or not. */
     }
     lt_gemm_args g;
     (void)lt_gemm_from_matmul(&g, args);
     return lt_gemm_few(q->gpu, q->stream, &g);
 }
 
-/* With a gated activation behind it (fuse.h). */
+/* Followed by a gated activation (fuse.h). */
 bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a, const lt_act_args *act) {
     const bool few = a->b_packed != NULL
                          ? lt_cuda_wgmma_q_gates(q, a)
@@ -294,7 +295,7 @@ static const char *sgemm_refuse(const void *args, const lt_device *device) {
     }
     return lt_matmul_depth(a) == 0 ? "nothing to multiply" : NULL;
 }
-/* dst (cols, rows) = x (rows, cols) transposed. */
+/* Queue dst (cols, rows) = x (rows, cols) transposed. */
 static lt_err transpose(lt_queue *q, void *dst, const lt_tensor *x) {
     const int rows = (int)x->shape[0], cols = (int)x->shape[1];
     lt_cuda_transpose_fp32_args call = {.dst = dst,
@@ -338,7 +339,7 @@ static lt_err sgemm_run(lt_queue *q, const void *args) {
     }
     g.workspace = q->sgemm_workspace;
     if (a->trans_a) {
-        g.a = NULL; /* Aligned, wherever the scratch is. */
+        g.a = NULL; /* The copy is aligned, wherever the scratch begins. */
         g.lda = (int)lt_sgemm_pitch(g.k);
     }
     if (a->trans_b) {
@@ -375,7 +376,7 @@ static lt_err sgemm_run(lt_queue *q, const void *args) {
     return lt_sgemm(q->gpu, q->stream, &g);
 }
 
-/* ---- Anything ---- */
+/* ---- Any types and strides ---- */
 
 static const char *any_refuse(const void *args, const lt_device *device) {
     (void)device;
@@ -503,8 +504,9 @@ static lt_err matmul_act_run(lt_queue *q, const void *args) {
     (void)act_gemm(&g, args);
     return gemm_run(q, &g, ((const lt_matmul_act_args *)args)->fixed_order);
 }
-/* The way back through GELU in the vendor's epilogue: half of the 8 bytes an element of y that the
- * parts move. Forward stays in parts: y is to be f of x as x is stored. */
+/* The backward pass of GELU in the epilogue of cuBLASLt, which saves half of the 8 bytes per
+ * element of y that separate kernels move. The forward pass stays in separate kernels, because y
+ * must be f of x as x was stored. */
 static const char *gelu_back_refuse(const void *args, const lt_device *device) {
     const lt_matmul_act_args *a = args;
     const char *why = matmul_act_refuse(a, device);
@@ -552,7 +554,7 @@ static lt_err matmul_act_parts(lt_queue *q, const void *args) {
     return lt_matmul_act_in_parts(q->device->backend->ops, q, args);
 }
 
-/* ---- Packing: for blocks (matmul_q.c); other products read b itself. ---- */
+/* ---- Packing: block formats (matmul_q.c); other products read b unpacked. ---- */
 static lt_err pack_run(lt_queue *q, const void *args) {
     (void)q;
     (void)args;
@@ -561,7 +563,8 @@ static lt_err pack_run(lt_queue *q, const void *args) {
 
 /* ---- With an adapter ---- */
 
-/* The product with u and v beside it, and the tile; NULL, or why it takes more than one kernel. */
+/* The product with u and v beside it, and its tile. Returns NULL, or why it takes more than one
+ * kernel. */
 static const char *lora_gemm(lt_gemm_args *g, lt_gemm_tile *t, const lt_matmul_lora_args *a,
                              const lt_cuda_info *info) {
     const char *why = lt_matmul_refuse_types(&a->base);

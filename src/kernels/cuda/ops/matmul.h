@@ -1,16 +1,17 @@
-/* matmul.h: what the entries of matmul's list share. */
+/* matmul.h: what the entries of matmul's list have in common. */
 #ifndef LT_KERNELS_CUDA_MATMUL_H
 #define LT_KERNELS_CUDA_MATMUL_H
 
 #include "kernels/cuda/ops/launch.h"
 
 bool lt_matmul_empty(const lt_matmul_args *a);    /* y has no elements. */
-int64_t lt_matmul_depth(const lt_matmul_args *a); /* K */
-/* As the kernels number it: 0 none, 1 F32, 2 BF16, 3 F16. */
+int64_t lt_matmul_depth(const lt_matmul_args *a); /* K. */
+/* The number of the type in kernels: 0 none, 1 F32, 2 BF16, 3 F16. */
 int lt_matmul_bias_type(const lt_tensor *bias);
-/* NULL, or why this is not a plain product: packed only, not 2-D, types without kernels. */
+/* NULL, or why this is not a plain product: b is only packed, a tensor is not 2-D, or a type has
+ * no kernels. */
 const char *lt_matmul_refuse_types(const lt_matmul_args *a);
-/* Stride of the last dimension, which does not matter where that has one element. */
+/* The last dimension has stride 1, or one element. */
 bool lt_matmul_dense(const lt_tensor *t);
 
 /* At most 8 rows (matmul_gemv.c). */

@@ -43,10 +43,11 @@ const char *lt_cuda_gemv_refuse(const void *args, const lt_device *device) {
                                                  : "another kernel was measured to be faster";
 }
 
-#define ROWS  2 /* Columns that a warp makes at once. */
+#define ROWS  2 /* Columns that a warp computes at once. */
 #define WARPS 4
 
-/* Warps that share columns: enough of all that they keep enough loads under way. */
+/* The number of warps that share columns: enough that all warps together keep enough loads in
+ * flight. */
 int lt_cuda_gemv_split(int64_t n, int64_t k, int n_sms) {
     int split = 1;
     while (split < WARPS && LT_CUDA_DIV_UP(n, ROWS) * split < 16 * (int64_t)n_sms &&

@@ -22,17 +22,17 @@
 #define FEW_ROWS    64
 #define WGMMA_LEAST 5 /* Fewest rows for which gemm_q_sm90.cu runs if gemm_q_ring.cu does not. */
 #define SLAB_BYTES  ((int64_t)64 << 20)
-#define TILE_ROWS   16 /* tile_q.cuh */
+#define TILE_ROWS   16 /* As in tile_q.cuh. */
 #define TILE_K      128
-/* Warps that share a slab of 16 columns are doubled while all warps are on the SMs at once. With
- * more rows than ALONE, warps with other columns of the same part of x are the better neighbours:
- * what one fetched is in the L1. */
+/* The number of warps that share a slab of 16 columns is doubled as long as all warps are on the
+ * SMs at once. With more rows than ALONE it is smaller: warps with other columns of the same part
+ * of x are better neighbours, because what one fetched is in the L1. */
 #define ALONE              8
-#define WARPS_ALONE        16 /* An SM, at 128 registers a thread. */
-#define WARPS_OF_MANY      12 /* At 150. */
+#define WARPS_ALONE        16 /* Per SM, at 128 registers per thread. */
+#define WARPS_OF_MANY      12 /* Per SM, at 150 registers per thread. */
 #define MOST_SPLIT_ALONE   16
 #define MOST_SPLIT_OF_MANY 8
-#define MOST_SPLIT_FIXED   8 /* In a fixed order: one number for any rows. */
+#define MOST_SPLIT_FIXED   8 /* In a fixed order: one number, whatever the rows. */
 
 typedef struct {
     lt_dtype type;
@@ -101,7 +101,7 @@ lt_err lt_cuda_pack_run(lt_queue *q, const void *args) {
              f->mins);
     LT_TRY(lt_cuda_run(q, "gemm/pack_q.cu", "pack_q", defines, LT_CUDA_DIV_UP(threads, 128), 1, 128,
                        list));
-    return lt_cuda_sync(q->gpu, q->stream); /* gemm_q reads weights before it waits: early.cuh. */
+    return lt_cuda_sync(q->gpu, q->stream); /* gemm_q reads weights early (early.cuh). */
 }
 
 const char *lt_cuda_embed_q_refuse(const void *args, const lt_device *device) {
@@ -159,7 +159,7 @@ static const char *refuse_blocks(const lt_matmul_args *a) {
                : NULL;
 }
 
-/* In a fixed order more rows come as pieces of this many. */
+/* In a fixed order, more rows are computed in pieces of this many. */
 const char *lt_cuda_few_q_refuse(const void *args, const lt_device *device) {
     (void)device;
     const lt_matmul_args *a = args;
@@ -168,8 +168,8 @@ const char *lt_cuda_few_q_refuse(const void *args, const lt_device *device) {
            : a->y.shape[0] > FEW_ROWS && !a->fixed_order ? "more than 64 rows"
                                                          : NULL;
 }
-/* Warps that share a unit, a power of two: as many as there is room for with this many units, but
- * each has a tile of K. */
+/* The number of warps that share a unit, a power of two: as many as there is room for with this
+ * many units, as long as each has a tile of K. */
 static int split_for(int64_t units, int64_t tiles, int most, int64_t room) {
     int split = 1;
     while (split < most && 2 * split * units <= room && 2 * split <= tiles) {
@@ -177,7 +177,7 @@ static int split_for(int64_t units, int64_t tiles, int most, int64_t room) {
     }
     return split;
 }
-/* As a kernel that makes two slabs at once likes it, gemm_q_ring.cu. */
+/* For gemm_q_ring.cu, which computes two slabs at once. */
 int lt_cuda_split_q(int64_t n, int64_t k, int n_sms) {
     return split_for(LT_CUDA_DIV_UP(n, 2 * TILE_ROWS), n_tiles(k), MOST_SPLIT_ALONE,
                      (int64_t)WARPS_ALONE * n_sms);
@@ -208,7 +208,7 @@ static lt_err few_rows(lt_queue *q, const lt_matmul_args *a, int split) {
                         .bias_type = lt_matmul_bias_type(&a->bias),
                         .accumulate = a->accumulate};
     const int tiles = LT_CUDA_DIV_UP(w.m, 8),
-              warps = split > 4 ? split : 4; /* WARPS of gemm_q.cu */
+              warps = split > 4 ? split : 4; /* As WARPS of gemm_q.cu. */
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&w};
     snprintf(defines, sizeof defines, GEMM_Q_WORDS, tiles, split, w.k % TILE_K == 0,
@@ -217,7 +217,7 @@ static lt_err few_rows(lt_queue *q, const lt_matmul_args *a, int split) {
                              LT_CUDA_DIV_UP(LT_CUDA_DIV_UP(w.n, TILE_ROWS), warps / split), 1,
                              32 * warps, list);
 }
-/* One that would be fused goes to the same kernel alone, for the same bits. */
+/* A product that would be fused runs in the same kernel alone, for the same bits. */
 static bool would_be_fused(const lt_queue *q, const lt_matmul_args *a, lt_fuse_ops *alone) {
     *alone = (lt_fuse_ops){.most = q->fuse->most, .has_product = true, .product = *a};
     return !lt_matmul_empty(a) && lt_cuda_ring_takes(alone, lt_cuda_get_info(q->gpu));
@@ -240,7 +240,8 @@ lt_err lt_cuda_few_q_run(lt_queue *q, const void *args) {
     return LT_OK;
 }
 
-/* gemm_q_sm90.cu. In a fixed order any number of rows, in pieces whose weights enter exactly. */
+/* gemm_q_sm90.cu. In a fixed order it takes any number of rows, in pieces, and the weights are
+ * converted exactly. */
 const char *lt_cuda_wgmma_q_refuse(const void *args, const lt_device *device) {
     const lt_matmul_args *a = args;
     const int64_t rows = a->y.shape[0];
@@ -267,7 +268,7 @@ lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args) {
     }
     return LT_OK;
 }
-/* The same bits with an activation behind it as without. */
+/* The bits are the same with an activation after the product as without. */
 bool lt_cuda_wgmma_q_gates(const lt_queue *q, const lt_matmul_args *a) {
     lt_fuse_ops alone;
     return a->y.shape[0] <= LT_GEMM_Q_PIECE && lt_cuda_wgmma_q_refuse(a, q->device) == NULL &&
@@ -278,7 +279,7 @@ const char *lt_cuda_wide_q_refuse(const void *args, const lt_device *device) {
     (void)device;
     return refuse_blocks(args);
 }
-/* Columns [first, first + n) of y. */
+/* Compute columns [first, first + n) of y. */
 static lt_err slab(lt_queue *q, const lt_matmul_args *a, const format *f, int64_t first,
                    int64_t n) {
     int64_t rows = n;
@@ -307,7 +308,8 @@ lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args) {
     }
     const int64_t bytes = 2 * k * step > SLAB_BYTES ? 2 * k * step : SLAB_BYTES;
     void *wide;
-    LT_TRY(lt_cuda_wide(q, (size_t)bytes, &wide)); /* Grows once: but for K above half a million. */
+    /* It grows once, unless K is above half a million. */
+    LT_TRY(lt_cuda_wide(q, (size_t)bytes, &wide));
     for (int64_t first = 0; first < n; first += step) {
         LT_TRY(slab(q, a, format_of(a->b.dtype), first, n - first < step ? n - first : step));
     }

@@ -9,7 +9,7 @@
 #include "lateen/tensor.h"
 #include "tensor/backend.h"
 
-/* Bytes of b packed; 0: not of blocks that products take. */
+/* Bytes of b when packed; 0: b has no format that products take. */
 size_t lt_cuda_pack_bytes(const lt_tensor *b, bool trans_b);
 
 const char *lt_cuda_pack_refuse(const void *args, const lt_device *device);
@@ -21,29 +21,30 @@ lt_cuda_few_q_refuse(const void *args,
                      const lt_device *device); /* At most 64 rows, or in a fixed order. */
 lt_err lt_cuda_few_q_run(lt_queue *q, const void *args);
 const char *lt_cuda_wgmma_q_refuse(const void *args,
-                                   const lt_device *device); /* Hopper, 5 rows and more. */
+                                   const lt_device *device); /* Hopper, at least 5 rows. */
 lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args);
 const char *lt_cuda_wide_q_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args);
 
-/* How pack lays out a format: bits, elements of a scale, whether there are minima, the offset,
+/* How pack lays out a format: bits, elements per scale, whether there are minima, the offset,
  * bytes of a tile of 16 x 128 (gemm/tile_q.cuh). */
 typedef struct {
     int bits, group, mins, offset, tile_bytes;
 } lt_cuda_tile_format;
-/* False: not a format that is packed. */
+/* False: the format is never packed. */
 bool lt_cuda_tile_format_of(lt_cuda_tile_format *out, lt_dtype type);
-/* Warps that share K of a product of at most 8 rows, in no fixed order. */
+/* Warps that share K in a product of at most 8 rows whose order of sums is not fixed. */
 int lt_cuda_split_q(int64_t n, int64_t k, int n_sms);
 
-/* Whether it is gemm_q_sm90.cu's, and a gated activation may be behind it. */
+/* Does gemm_q_sm90.cu run the product, and may a gated activation follow it? */
 bool lt_cuda_wgmma_q_gates(const lt_queue *q, const lt_matmul_args *a);
 
-/* gemm/gemm_q.c: gemm_q_sm90.cu on Hopper; any number of rows. Up to LT_GEMM_Q_PIECE rows an
- * activation may follow; in a fixed order more rows come as pieces of this size. */
+/* gemm/gemm_q.c: gemm_q_sm90.cu on Hopper, for any number of rows. An activation may follow a
+ * product of up to LT_GEMM_Q_PIECE rows; in a fixed order, more rows are computed in pieces of
+ * this size. */
 #define LT_GEMM_Q_PIECE 64
 const char *lt_gemm_q_refusal(const lt_matmul_args *a, const lt_cuda_info *info);
-/* gated: an activation behind it, or NULL. */
+/* gated: the activation that follows it, or NULL. */
 LT_MUST_USE lt_err lt_gemm_q(lt_cuda *c, CUstream s, const lt_matmul_args *a,
                              const lt_gemm_gated *gated);
 

@@ -1,5 +1,5 @@
 /* moe.c: launchers of moe.cu and moe_bias.cu. Nothing is copied to the host: the kernels read how
- * many rows an expert has got. */
+ * many rows each expert has. */
 #include <stdio.h>
 
 #include "base/arena.h"
@@ -17,12 +17,14 @@
 #define FILE_NAME "ops/moe.cu"
 #define BIAS_FILE "ops/moe_bias.cu"
 #define THREADS   LT_CUDA_TEAM_THREADS
-#define ROWS      8 /* A block of the routing kernels: one a warp. */
-/* At most, that count the experts' assignments: each ends with an atomic sum an expert. */
+#define ROWS      8 /* Rows in a block of the routing kernels, one per warp. */
+/* At most this many blocks count the assignments of the experts, because each of them ends with
+ * one atomic sum per expert. */
 #define TOTAL_BLOCKS 64
 #define PART_ROWS    256 /* Rows of one partial sum of probabilities. */
 
-/* Experts of a lane, in powers of two: fewer specialisations. */
+/* The number of experts per lane is rounded up to a power of two, so that there are fewer
+ * specialisations. */
 static void route_defines(char out[LT_CUDA_DEFINES_BYTES], int experts) {
     int held = 1;
     while (held * 32 < experts) {
@@ -64,19 +66,19 @@ static lt_err column_sums(lt_queue *q, void *sums, void *parts, lt_tensor x, int
                              second);
 }
 
-/* A forward routing: its sizes, and its places in the scratch. */
+/* A forward routing: its sizes, and its buffers in the scratch memory. */
 typedef struct {
     int rows, experts, top_k, n, blocks, n_parts;
     void *lse, *total, *sums, *counts, *dropped, *parts;
 } route;
 
 static size_t route_carve(route *r, lt_arena *a) {
-    r->lse = lt_arena_take(a, (size_t)r->rows * 4, 256);                           /* (R) f32 */
-    r->total = lt_arena_take(a, (size_t)r->experts * 4, 256);                      /* (E) i32 */
-    r->sums = lt_arena_take(a, (size_t)r->experts * 4, 256);                       /* (E) f32 */
-    r->counts = lt_arena_take(a, (size_t)r->blocks * (size_t)r->experts * 4, 256); /* i32 */
-    r->dropped = lt_arena_take(a, (size_t)r->blocks * 4, 256);                     /* i32 */
-    r->parts = lt_arena_take(a, (size_t)r->n_parts * (size_t)r->experts * 4, 256); /* f32 */
+    r->lse = lt_arena_take(a, (size_t)r->rows * 4, 256);                           /* (R) F32. */
+    r->total = lt_arena_take(a, (size_t)r->experts * 4, 256);                      /* (E) I32. */
+    r->sums = lt_arena_take(a, (size_t)r->experts * 4, 256);                       /* (E) F32. */
+    r->counts = lt_arena_take(a, (size_t)r->blocks * (size_t)r->experts * 4, 256); /* I32. */
+    r->dropped = lt_arena_take(a, (size_t)r->blocks * 4, 256);                     /* I32. */
+    r->parts = lt_arena_take(a, (size_t)r->n_parts * (size_t)r->experts * 4, 256); /* F32. */
     return a->used_bytes;
 }
 static lt_err route_open(lt_queue *q, route *r, const lt_moe_route_args *a) {
@@ -94,7 +96,7 @@ static lt_err route_open(lt_queue *q, route *r, const lt_moe_route_args *a) {
     (void)route_carve(r, &place);
     return LT_OK;
 }
-/* Each row's experts and weights. */
+/* Choose each row's experts and weights. */
 static lt_err route_choose(lt_queue *q, const route *r, const lt_moe_route_args *a,
                            const char *defines) {
     lt_cuda_route_choose_args call = {.probs = a->probs.data,
@@ -114,7 +116,7 @@ static lt_err route_choose(lt_queue *q, const route *r, const lt_moe_route_args 
     return lt_cuda_run_early(q, FILE_NAME, "route_choose", defines, LT_CUDA_DIV_UP(r->rows, ROWS),
                              1, THREADS, list);
 }
-/* Where each expert's rows begin, and which slot each assignment gets. */
+/* Find where each expert's rows begin, and the slot of each assignment. */
 static lt_err route_place(lt_queue *q, const route *r, const lt_moe_route_args *a,
                           const char *defines) {
     lt_cuda_route_count_args to_count = {.counts = r->counts,
@@ -147,7 +149,7 @@ static lt_err route_place(lt_queue *q, const route *r, const lt_moe_route_args *
     LT_TRY(lt_cuda_run_early(q, FILE_NAME, "route_scan", defines, 1, 1, 1024, scan));
     return lt_cuda_run_early(q, FILE_NAME, "route_place", defines, r->blocks, 1, THREADS, place);
 }
-/* The sums of the auxiliary losses. */
+/* Compute the sums of the auxiliary losses. */
 static lt_err route_aux(lt_queue *q, const route *r, const lt_moe_route_args *a,
                         const char *defines) {
     lt_cuda_route_aux_args call = {.aux = a->aux.data,
@@ -231,11 +233,11 @@ static lt_err moe_route_bwd_run(lt_queue *q, const void *args) {
 
 /* ---- Rows ---- */
 
-/* Where the number of kept rows stands. */
+/* The address of the number of kept rows. */
 static void *n_kept(const lt_tensor *expert_start) {
     return (int32_t *)expert_start->data + expert_start->shape[0] - 1;
 }
-/* Slot of each assignment, in scratch. */
+/* Find the slot of each assignment, in scratch memory. */
 static lt_err invert(lt_queue *q, void **inverse, lt_tensor slot_row, const lt_tensor *start) {
     int n = (int)slot_row.shape[0];
     void *kept = n_kept(start);
@@ -274,7 +276,7 @@ static lt_err moe_gather_fwd_run(lt_queue *q, const void *args) {
     return lt_cuda_run_early(q, FILE_NAME, "moe_gather", defines, blocks, 1, THREADS, list);
 }
 
-/* y = sums of rows of x, weighted or not. */
+/* y = sums of rows of x, with weights or without. */
 static lt_err sum_rows(lt_queue *q, lt_tensor y, lt_tensor x, lt_tensor weights,
                        const lt_tensor *slot_row, const lt_tensor *start, int64_t k, bool add_y) {
     const lt_tensor *const rows[] = {&y, &x};

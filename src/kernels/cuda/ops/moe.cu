@@ -3,16 +3,16 @@
  *
  * SHAPES    logits, probs (R, E) fp32, E <= 1024; experts, weights (R, K); slot_row (R K),
  *           expert_start (E + 1) int32; x, y (rows, C) of DTYPE.
- * ROUTE     1. route_choose: a warp a row: softmax, then K times the largest (ties: the lower
+ * ROUTE     1. route_choose: one warp per row: softmax, then K times the largest (ties: the lower
  *           index).
  *           2. A stable counting sort of the assignments by expert, on integers only: route_count
- *              (256 assignments a block), route_scan (one block: where each expert of each block
- *              begins; expert_start; how many were dropped before each block), route_place.
+ *              (256 assignments per block), route_scan (one block: where each expert of each
+ *              block begins; expert_start; how many were dropped before each block), route_place.
  *           3. route_aux: one block, from column sums of probs and the counts.
- *           HELD: experts of a lane.
- * ROWS      moe_invert: inverse[assignment] = its slot, or -1. Then TEAM threads a row of C (a warp
- *           for narrow rows): gather, its backward, combine, its backward.
- * BOUND     rows: bytes of x and y once. Routing: a few us of latency a launch.
+ *           HELD: experts per lane.
+ * ROWS      moe_invert: inverse[assignment] = its slot, or -1. Then, with TEAM threads per row of
+ *           C (a warp for narrow rows): gather, its backward, combine, its backward.
+ * BOUND     rows: bytes of x and y once. Routing: a few us of latency per launch.
  * NUMERICS  fp32 in a fixed order; counts are integers: bit-identical run to run. */
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/moe_args.h"
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* counts (blocks, E): assignments of each expert among a block's 256. */
+/* counts (blocks, E): how many of a block's 256 assignments chose each expert. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     route_count(const lt_cuda_route_count_args a) {
     __shared__ int hist[LT_MOE_MAX_EXPERTS];
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
     if (i < a.n) {
-        /* Integers: the order does not matter. */
+        /* These are integers, so their order does not matter. */
         atomicAdd(&hist[a.chosen[i / a.top_k * a.ld + i % a.top_k]], 1);
     }
     __syncthreads();
@@ -113,8 +113,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* One block of 1024. counts becomes, for each block and expert, how many came before; total (E);
- * start (E + 1); dropped (blocks): before each block. */
+/* One block of 1024 threads. counts becomes, for each block and expert, the number of assignments
+ * in earlier blocks; total (E); start (E + 1); dropped (blocks): the number dropped in earlier
+ * blocks. */
 extern "C" __global__ void __launch_bounds__(1024) route_scan(const lt_cuda_route_scan_args a) {
     __shared__ int kept[LT_MOE_MAX_EXPERTS], sums[1024];
     /* A group of threads for each expert; each thread adds up a range of the blocks. */
@@ -144,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(1024) route_scan(const lt_cuda_rout
         before += n;
     }
     __syncthreads();
-    /* Rows dropped before block b: those of each expert beyond its capacity by then. */
+    /* Rows dropped before block b: those of each expert beyond its capacity up to there. */
     for (int b = threadIdx.x; b < a.blocks && a.capacity > 0; b += 1024) {
         int n = 0;
         for (int x = 0; x < a.experts; x++) {
@@ -168,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
               i = blockIdx.x * THREADS + threadIdx.x;
     wait_for_others();
-    /* Beyond the end: nobody's like. */
+    /* An index beyond the end: a value that no assignment has. */
     const int e = i < a.n ? a.chosen[i / a.top_k * a.ld_chosen + i % a.top_k]
                           : LT_MOE_MAX_EXPERTS + threadIdx.x;
     const unsigned same = __match_any_sync(ALL_LANES, e), below = (1u << lane) - 1u;
@@ -205,7 +206,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* aux: E sum_e (total_e / n) (sums_e / rows), and the mean of lse^2; one block of 1024. */
+/* aux: E sum_e (total_e / n) (sums_e / rows), and the mean of lse^2; one block of 1024
+ * threads. */
 extern "C" __global__ void __launch_bounds__(1024) route_aux(const lt_cuda_route_aux_args a) {
     __shared__ float slots[2][WARP];
     float balance = 0.0f, z = 0.0f;
@@ -224,8 +226,8 @@ extern "C" __global__ void __launch_bounds__(1024) route_aux(const lt_cuda_route
     }
 }
 
-/* total (E), zeroed before: how many assignments chose each expert. Integers: the order does not
- * matter. */
+/* total (E), zeroed before: how many assignments chose each expert. These are integers, so their
+ * order does not matter. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     route_total(const lt_cuda_route_total_args a) {
     __shared__ int hist[LT_MOE_MAX_EXPERTS];
@@ -270,7 +272,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) route_bwd(const lt_cuda_ro
         const int e = lane + WARP * j;
         dp[j] = e < a.experts && aux_coef != 0.0f ? balance * (float)a.total[e] : 0.0f;
     }
-    for (int k = 0; k < a.top_k; k++) { /* All lanes alike. */
+    for (int k = 0; k < a.top_k; k++) { /* All lanes have the same numbers. */
         const float dw = a.weights[row * a.ld_weights + k] == 0.0f
                              ? 0.0f
                              : a.dweights[row * a.ld_dweights + k];
@@ -358,7 +360,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) moe_sum(const lt_cuda_moe_
     }
 }
 
-/* An assignment: dx[slot] = w dy[r]; dweights[r][k] = <x[slot], dy[r]>. dx may be x. */
+/* One assignment: dx[slot] = w dy[r]; dweights[r][k] = <x[slot], dy[r]>. dx may be x. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     moe_combine_bwd(const lt_cuda_moe_combine_bwd_args a) {
     __shared__ float slots[WARPS];

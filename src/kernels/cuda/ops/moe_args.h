@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/common/args.h"
 
-#ifndef LT_MOE_MAX_EXPERTS /* The host has it from tensor/ops.h. */
+#ifndef LT_MOE_MAX_EXPERTS /* The host takes it from tensor/ops.h. */
 #define LT_MOE_MAX_EXPERTS 1024
 #endif
 

@@ -14,7 +14,7 @@
 
 #define FILE_NAME "ops/muon.cu"
 #define THREADS   256
-#define BLOCKS    264 /* As muon.cu. */
+#define BLOCKS    264 /* As in muon.cu. */
 
 static const float NS_A = 3.4445f, NS_B = -4.7750f, NS_C = 2.0315f;
 

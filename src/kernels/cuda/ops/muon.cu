@@ -1,10 +1,11 @@
-/* muon.cu — the elementwise parts of Muon (tensor/ops.h) for one matrix p (rows, cols); its
- * products are sgemm's.
+/* muon.cu — the elementwise parts of Muon (tensor/ops.h) for one matrix p (rows, cols); sgemm
+ * computes its products.
  *
- * MAP       muon_momentum: a thread an element, grid-stride over a fixed grid: m = momentum m + g,
- *           u = g + momentum m, and a block's share of |u|^2. muon_scale: every block adds the
- *           shares in order and multiplies u by 1 / max(|u|, 1e-7). muon_update: p, and its copy.
- * BOUND     8 + 8 + 4 bytes an element, then 8, then 8 + 4.
+ * MAP       muon_momentum: one thread per element, grid-stride over a fixed grid: m = momentum m
+ *           + g, u = g + momentum m, and a block's share of |u|^2. muon_scale: every block adds
+ *           the shares in order and multiplies u by 1 / max(|u|, 1e-7). muon_update writes p and
+ *           its copy.
+ * BOUND     8 + 8 + 4 bytes per element, then 8, then 8 + 4.
  * NUMERICS  fp32; |u|^2 in double in a fixed order. */
 #define DTYPE fp32
 #define W     1

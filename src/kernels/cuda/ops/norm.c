@@ -1,10 +1,10 @@
 /* norm.c: launchers of norm.cu, norm_bwd.cu and norm_part.cu: RMSNorm and LayerNorm.
  *
- * Forward, 8, 16 or 32 lanes of a warp compute a row of up to FWD_WARP_VECS pieces a lane, and a
- * block of 256 threads a longer one. Backward, where the sums of columns stay in registers, a block
- * of up to 512 threads computes a row of more than BWD_WARP_VECS pieces a lane. Backward runs on as
- * many blocks as are resident at once (a second, half-filled wave costs a quarter), so its order of
- * sums depends only on the kind of GPU, not on the run. */
+ * Forward, 8, 16 or 32 lanes of a warp compute a row of up to FWD_WARP_VECS pieces per lane, and
+ * a block of 256 threads computes a longer row. Backward, where the sums of columns stay in
+ * registers, a block of up to 512 threads computes a row of more than BWD_WARP_VECS pieces per
+ * lane. Backward runs on as many blocks as are resident at once (a second, half-filled wave costs
+ * a quarter), so its order of sums depends only on the kind of GPU, not on the run. */
 #include <stdio.h>
 #include <string.h>
 
@@ -31,15 +31,15 @@
 #define PART_BLOCK  256
 #define WARP        32
 #define FWD_THREADS 128
-#define FWD_BLOCK   256 /* A long row's threads. */
+#define FWD_BLOCK   256 /* Threads for a long row. */
 #define BWD_THREADS 256
 #define BWD_BLOCK   512
-#define BWD_WARPS   448 /* Threads where a warp has three pieces a lane: 14 rows a turn. */
-/* Pieces a lane in rows that one warp holds: no block barrier for them. */
+#define BWD_WARPS   448 /* Threads if a lane has three pieces: 14 rows per turn. */
+/* Most pieces per lane in a row that one warp holds, which needs no block barrier. */
 #define FWD_WARP_VECS 8
 #define BWD_WARP_VECS 3
-#define MAX_HELD      64 /* Registers of a thread that hold its rows. */
-/* Bytes of an SM's shared memory for sums, and for what the driver takes. */
+#define MAX_HELD      64 /* Most registers of a thread that hold its rows. */
+/* Bytes of an SM's shared memory for sums, and for the driver's own use. */
 #define RESERVED        16384
 #define DEFINES_BYTES   192
 #define COL_SUM_COLS    32
@@ -57,7 +57,7 @@ static bool full(const spec *s, int64_t width) {
     return width == (int64_t)s->lanes * s->vecs * s->w;
 }
 
-/* The lanes of a row of this many pieces; most: pieces a lane in a warp. */
+/* The number of lanes for a row of this many pieces; most: pieces per lane in a warp. */
 static int lanes_of(int64_t pieces, int most) {
     int lanes = 8;
     while (lanes < WARP && pieces > lanes) {
@@ -66,7 +66,7 @@ static int lanes_of(int64_t pieces, int most) {
     return pieces > (int64_t)most * WARP ? 0 : lanes;
 }
 
-/* add: rows take twice the registers while they are loaded. False when the row is too long for
+/* add: rows take twice the registers while they are loaded. False: the row is too long for
  * registers. */
 static bool fwd_spec(spec *s, int w, int64_t width, int64_t rows, bool add, int n_sms) {
     const int64_t pieces = LT_CUDA_DIV_UP(width, w);
@@ -77,7 +77,7 @@ static bool fwd_spec(spec *s, int w, int64_t width, int64_t rows, bool add, int 
     }
     s->vecs = (int)LT_CUDA_DIV_UP(pieces, s->lanes);
     while (s->lanes > WARP && s->vecs > 2 && (s->vecs & (s->vecs - 1)) != 0) {
-        s->vecs++; /* Powers of two: fewer specialisations. */
+        s->vecs++; /* A power of two, so that there are fewer specialisations. */
     }
     while (s->lanes <= WARP && s->rows < 4 && 2 * s->rows * s->vecs <= (add ? 8 : 12) &&
            rows >= (int64_t)n_sms * 8 * rows_a_block(s)) {
@@ -90,25 +90,26 @@ static size_t ring_bytes(const spec *s, bool add_dx) {
     return (size_t)LT_NORM_RING_BYTES(s->depth, add_dx ? 3 : 2, s->rows, s->vecs, s->threads);
 }
 
-/* The ring, in whose place the warps' sums of columns stand at the end. */
+/* Bytes of the ring. At the end the warps' sums of columns take its place. */
 static size_t bwd_shared_bytes(const spec *s, int kind, bool add_dx) {
     const size_t ring = ring_bytes(s, add_dx),
                  sums = (size_t)LT_NORM_SUMS_BYTES(1 + kind, s->threads, s->lanes * s->vecs * s->w);
     return LT_NORM_BWD_BYTES(ring, sums, s->depth, s->lanes);
 }
 
-/* Rows of a turn and turns of the ring. Measured on an H100 (docs/speed/memory-bound.md): long
- * blocks halve what col_sum.cu reads; 50 to 100 KB of an SM on their way keep the memory busy, and
- * what is more only waits there, in the way of the writes. Rows come by powers of two, SMs by 132:
- * 16 rows of an SM at a time are 31.03 turns of 65,536, the last one for 64 rows; 14 are 35.5, 12
- * are 41.4; 5 of 4,096 columns each are 24.8 of 16,384, 4 are 31.03. */
+/* Choose the rows of a turn and the turns of the ring. Measured on an H100
+ * (docs/speed/memory-bound.md): large blocks halve what col_sum.cu reads; 50 to 100 KB per SM in
+ * flight keep the memory busy, and more only waits there and delays the writes. The number of
+ * rows is a power of two, that of SMs is 132: with 16 rows per SM at a time, 65,536 rows take
+ * 31.03 turns, the last one for 64 rows; with 14 they take 35.5, with 12 41.4; 16,384 rows of
+ * 4,096 columns take 24.8 turns with 5 rows at a time, and 31.03 with 4. */
 static void bwd_ring(spec *s, int kind, bool add_dx) {
     if (s->lanes == WARP && s->vecs > 1) {
         s->rows = 1, s->depth = 1;
     } else if (s->lanes <= WARP) {
         s->rows = 2, s->depth = kind == 0 ? 1 : 2;
     } else if (s->lanes < BWD_BLOCK && s->vecs == 1) {
-        /* In registers, for more blocks. */
+        /* In registers, so that more blocks fit. */
         const bool room = kind == 0 || s->lanes <= BWD_BLOCK / 2;
         s->rows = !room ? 2 : kind == 0 && !add_dx && s->lanes <= BWD_BLOCK / 4 ? 3 : 4;
         s->depth = room ? 1 : 2;
@@ -120,7 +121,7 @@ static void bwd_ring(spec *s, int kind, bool add_dx) {
     }
 }
 
-/* shared: bytes of an SM. */
+/* shared: bytes of shared memory of an SM. */
 static bool bwd_spec(spec *s, int kind, int w, int64_t width, bool add_dx, size_t shared) {
     const int64_t pieces = LT_CUDA_DIV_UP(width, w);
     *s = (spec){.w = w, .threads = BWD_THREADS, .rows = 1};
@@ -254,7 +255,7 @@ static lt_err bwd(lt_queue *q, int kind, lt_tensor dx, lt_tensor dgain, lt_tenso
                                           .overlap_previous = info->cc >= 90},
                           args));
     if (dgain.data == NULL) {
-        return LT_OK; /* A gain that stays as it is. */
+        return LT_OK; /* The gain has no gradient. */
     }
     return lt_cuda_run_early(q, "ops/col_sum.cu", "col_sum_pair", "",
                              LT_CUDA_DIV_UP(cols, COL_SUM_COLS), 1 + kind, COL_SUM_THREADS, sums);
@@ -316,7 +317,7 @@ static lt_err layernorm_bwd_run(lt_queue *q, const void *args) {
                a->add_dx);
 }
 
-/* ---- Rows of which other ranks hold the other columns ---- */
+/* ---- Rows whose other columns other ranks hold ---- */
 
 static const char *part_refuse(lt_norm_part part, const lt_tensor *const *rows, int n,
                                const lt_tensor *gain, const lt_tensor *rstd) {
@@ -393,7 +394,7 @@ static lt_err rmsnorm_bwd_part_run(lt_queue *q, const void *args) {
     if (a->part == LT_NORM_MEASURE) {
         return lt_cuda_run_early(q, PART, "part_measure_bwd", defines, rows, 1, PART_BLOCK, list);
     }
-    if (a->dgain.data != NULL) { /* Before dx, which may be in dy's place. */
+    if (a->dgain.data != NULL) { /* Before dx is written, which may be in dy's memory. */
         LT_TRY(lt_cuda_run_early(q, PART, "part_gain", defines, LT_CUDA_DIV_UP(cols, WARP * w), 1,
                                  PART_BLOCK, list));
     }

@@ -2,17 +2,17 @@
  * norm_bwd.cu.
  *
  * SHAPES    x, y, add, sum (rows, C) of DTYPE, views (rows may be heads of a wider row); gain, bias
- *           (C) of PARAM; mean, rstd (rows) fp32. mean, rstd may be null. KIND 0: RMSNorm, 1:
- *           LayerNorm. C <= LANES * VECS * W. ADD, SUM, BIAS 1: add, sum, bias are there; FULL 1: C
- *           is LANES * VECS * W.
- * MAP       LANES threads a row (8, 16, 32 of a warp, up to 2048 columns of bf16; or the whole
- *           block), VECS pieces of W elements a thread, ROWS neighbouring rows at once, THREADS a
- *           block.
+ *           (C) of PARAM; mean, rstd (rows) fp32. mean and rstd may be null. KIND 0: RMSNorm, 1:
+ *           LayerNorm. C <= LANES * VECS * W. ADD, SUM, BIAS 1: add, sum, bias are given; FULL 1:
+ *           C is LANES * VECS * W.
+ * MAP       LANES threads per row (8, 16 or 32 of a warp, up to 2048 columns of bf16; or the
+ *           whole block), VECS pieces of W elements per thread, ROWS neighbouring rows at once,
+ *           THREADS per block.
  * MOVEMENT  x (+ add) ──16 B/thread──▶ registers, packed ─sum─▶ shuffle (▶ smem ▶ barrier) ─▶
  *               mean ─sum of squares about it─▶ rstd ──▶ y, sum
- *           Packed rows are unpacked again for each use: this costs one operation an element and
+ *           Packed rows are unpacked again for each use: this costs one operation per element and
  *           halves the registers, so that twice as many bytes are in flight.
- * BOUND     bytes an element (bf16): 4, with add and sum 8. 8192 x 4096: 45, 89 us at 3.0 TB/s.
+ * BOUND     bytes per element (bf16): 4, with add and sum 8. 8192 x 4096: 45, 89 us at 3.0 TB/s.
  * NUMERICS  fp32 sums in a fixed order that LANES and VECS alone decide (same bits every run, with
  *           ADD or from the stored sum, for any ROWS); variance from squares about the means of
  *           pieces, and those about the row's; one rounding at the store. 16-bit rows are centred
@@ -26,14 +26,14 @@
 #define IS_BF16_fp16  0
 #define IS_BF16_fp32  0
 #define DTYPE_IS_BF16 CONCAT(IS_BF16_, DTYPE)
-#define MIN_BLOCKS    (512 / THREADS) /* An SM: 128 registers a thread at most. */
+#define MIN_BLOCKS    (512 / THREADS) /* Per SM: at most 128 registers per thread. */
 static_assert(ROWS * VECS * (W > 1 ? 4 : 1) <= 64,
               "a thread's part of its rows stays in registers");
 
 #if ADD && !SUM
 typedef struct {
     float f[W];
-} kept; /* Not rounded, because nobody stores it. */
+} kept; /* Not rounded, because it is not stored. */
 INLINE kept keep(const float *f) {
     kept k;
 #pragma unroll
@@ -57,8 +57,8 @@ INLINE void kept_get(float *f, const kept *k) {
     raw_unpack(f, *k);
 }
 #endif
-/* The same by another instruction: the compiler, which would keep the floats of the first time and
- * spill, does not know it. */
+/* kept_get by another instruction, so that the compiler does not recognise the values. It would
+ * otherwise keep the floats of the first call, and spill. */
 INLINE void kept_get_again(float *f, const kept *k) {
 #if W == 8 && !(ADD && !SUM)
     if (DTYPE_IS_BF16) {
@@ -73,8 +73,8 @@ INLINE void kept_get_again(float *f, const kept *k) {
 #endif
     kept_get(f, k);
 }
-/* x (+ add) of one row; sum gets it, rounded as it is kept, so that backward sees the same
- * number. */
+/* Load x (+ add) of one row. sum gets it as well, and the row is kept as rounded there, so that
+ * the backward pass sees the same numbers. */
 INLINE void row_load(kept *held, const DTYPE *x, const DTYPE *add, DTYPE *sum, int lane, int cols,
                      bool live) {
     raw more[ADD ? VECS : 1], first[VECS];
@@ -147,8 +147,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #endif
     wait_for_others();
 #pragma unroll
-    /* 1. The only read. Past the end the last row is read again, because all lanes take part in the
-     * shuffles. */
+    /* 1. The only read. Past the end the last row is read again, because all lanes take part in
+     * the shuffles. */
     for (int r = 0; r < ROWS; r++) {
         const int row = min(first + r, w.rows - 1);
         to[r] = w.y + row_begin(w.at.y, row, w.at.n) + lane * W;
@@ -158,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                  first + r < w.rows);
     }
 #pragma unroll
-    /* 2. Sums; of LayerNorm's squares, those about the mean of each piece. Columns past the end
+    /* 2. Sums; for LayerNorm's squares, those about the mean of each piece. Columns past the end
      * hold zeros. */
     for (int r = 0; r < ROWS; r++) {
         centre[r] = squares[r] = 0.0f;
@@ -186,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #if KIND == 1
     row_sums(centre, ROWS, slots[0]);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) { /* 3. Squares about the row's mean. */
+    for (int r = 0; r < ROWS; r++) { /* 3. Sums of squares about the row's mean. */
         centre[r] *= share;
 #pragma unroll
         for (int v = 0; v < VECS; v++) {
@@ -211,7 +211,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     float g[2][W], b[2][W];
     params_load(g[0], b[0], w.gain, w.bias, lane * W, cols);
 #pragma unroll
-    /* 4. The only write. Parameters are loaded a piece ahead: no load passes a store by itself. */
+    /* 4. The only write. Parameters are loaded one piece ahead, because the compiler moves no
+     * load across a store. */
     for (int v = 0; v < VECS; v++) {
         const int col = (v * LANES + lane) * W, turn = v % 2;
         if (v + 1 < VECS) {

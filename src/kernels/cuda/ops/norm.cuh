@@ -9,21 +9,21 @@
 #include "kernels/cuda/ops/norm_args.h"
 
 #define WARPS (THREADS / WARP)
-/* Lanes that add the warps' sums. */
+/* Lanes that add the sums of the warps. */
 #define SLOTS       (WARPS > 16 ? 32 : WARPS > 8 ? 16 : WARPS > 4 ? 8 : 4)
-#define GROUPS      (THREADS / LANES)      /* Groups of ROWS rows each. */
+#define GROUPS      (THREADS / LANES)      /* Groups, of ROWS rows each. */
 #define INSIDE(col) (FULL || (col) < cols) /* Is the column inside the row? */
 static_assert(LANES <= WARP || LANES == THREADS, "a row belongs to part of a warp or to the block");
 static_assert(WARPS <= WARP, "one warp adds the warps' sums");
 
 INLINE i64 row_begin(lt_cuda_view v, i64 row,
-                     lt_cuda_row_shape n) { /* FLAT 1: rows stand one stride apart. */
+                     lt_cuda_row_shape n) { /* FLAT 1: rows are one stride apart. */
     return FLAT ? row * v.s[0] : row_at(v, row, n);
 }
 
-/* n sums over the LANES threads of a row, in a fixed order; every one of them gets them. slots: n *
- * WARPS floats that nobody else uses until every thread has passed another barrier; one barrier,
- * and none where a row lies in a warp. */
+/* Sum n numbers over the LANES threads of a row, in a fixed order; every thread gets the sums.
+ * slots: n * WARPS floats that nothing else uses until every thread has passed another barrier.
+ * There is one barrier, or none if a row lies in a warp. */
 INLINE void row_sums(float *x, const int n, float *slots) {
 #pragma unroll
     for (int lanes = (LANES < WARP ? LANES : WARP) / 2; lanes > 0; lanes /= 2) {

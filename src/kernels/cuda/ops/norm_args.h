@@ -6,8 +6,8 @@
 #include "kernels/cuda/common/view_args.h"
 
 typedef struct {
-    lt_cuda_view y, x, add, sum; /* forward */
-    lt_cuda_view dx, dy;         /* backward, and x */
+    lt_cuda_view y, x, add, sum; /* Forward. */
+    lt_cuda_view dx, dy;         /* Backward, with x. */
     lt_cuda_row_shape n;
 } lt_norm_views;
 
@@ -33,9 +33,9 @@ typedef struct {
     lt_norm_views at;
 } lt_cuda_norm_bwd_args;
 
-/* Dynamic shared memory of norm_bwd.cu in bytes: a ring of `depth` turns of x, dy (and dx), pieces
- * of 16 bytes; in its place, where a row belongs to lanes of a warp, each warp's sums of columns of
- * dgain (and dbias) at the end. Without a ring nothing lies there. */
+/* Dynamic shared memory of norm_bwd.cu in bytes: a ring of `depth` turns of x, dy (and dx), in
+ * pieces of 16 bytes. If a row belongs to lanes of a warp, each warp's sums of columns of dgain
+ * (and dbias) take the place of the ring at the end. Without a ring there is none. */
 #define LT_NORM_RING_BYTES(depth, streams, rows, vecs, threads)                                    \
     ((depth) * (streams) * (rows) * (vecs) * (threads)*16)
 #define LT_NORM_SUMS_BYTES(kinds, threads, width) ((kinds) * ((threads) / 32) * (width)*4)

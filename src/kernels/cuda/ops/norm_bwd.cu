@@ -3,26 +3,26 @@
  * SHAPES    x, dy, dx (rows, C) of DTYPE, views; gain (C) of PARAM; mean, rstd (rows) fp32; parts
  *           (blocks, C) fp32 of dgain, then as many of dbias. KIND, LANES, VECS, W, ROWS, FULL as
  *           in norm.cu. ADD 1: dx is added to. dx may be dy's memory.
- * MAP       resident blocks: one walks turns blockIdx, blockIdx + grid, .. of THREADS / LANES *
- *           ROWS rows and keeps the columns' sums in registers; col_sum.cu adds the blocks' sums in
- *           order.
+ * MAP       resident blocks: each visits turns blockIdx, blockIdx + grid, .. of THREADS / LANES *
+ *           ROWS rows and keeps the columns' sums in registers; col_sum.cu adds the blocks' sums
+ *           in order.
  * MOVEMENT  x, dy (and dx) ──cp.async, DEPTH turns ahead──▶ smem ─▶ two sums a row ─▶
  *               shuffle (▶ smem ▶ barrier) ─▶ x, dy again from smem ─▶ dx
  *           A thread reads the 16 bytes that it copied itself, so that the ring needs no barrier;
- *           what is under way costs no registers. rstd and mean of the next turn are loaded a turn
- *           ahead, too. DEPTH 0 (W = 1): everything is read where it lies, when it is needed.
- * BOUND     bytes an element (bf16): 6; with ADD 8. 8192 x 4096: 67 us at 3.0 TB/s; the parts are 8
- *           C bytes a block, twice.
+ *           what is in flight costs no registers. rstd and mean of the next turn are loaded a
+ *           turn ahead, too. DEPTH 0 (W = 1): everything is read from memory when it is needed.
+ * BOUND     bytes per element (bf16): 6; with ADD 8. 8192 x 4096: 67 us at 3.0 TB/s; the parts
+ *           are 8 C bytes per block, twice.
  * NUMERICS  fp32 sums in a fixed order (the kind of GPU decides the number of blocks). Rows of up
- *           to 8 elements (LANES=8, W=1) in double: dx cancels there. */
+ *           to 8 elements (LANES=8, W=1) are computed in double, because dx cancels there. */
 #include "common/ptx.cuh"
 #include "ops/norm.cuh"
 #include "kernels/cuda/ops/norm_args.h"
 
-#define STREAMS    (2 + ADD)               /* x, dy, and dx that is added to */
-#define A_TURN     (GROUPS * ROWS)         /* Rows of a block's turn. */
-#define KEEP_GAIN  (VECS * W <= 16)        /* In registers, over all turns. */
-#define MIN_BLOCKS (THREADS > 256 ? 1 : 2) /* An SM: 128 registers a thread. */
+#define STREAMS    (2 + ADD)               /* x, dy, and the dx that is added to. */
+#define A_TURN     (GROUPS * ROWS)         /* Rows that a block computes in a turn. */
+#define KEEP_GAIN  (VECS * W <= 16)        /* The gain stays in registers over all turns. */
+#define MIN_BLOCKS (THREADS > 256 ? 1 : 2) /* Per SM: at most 128 registers per thread. */
 #define WIDTH      (LANES * VECS * W)
 #define N_SUMS     (KIND == 1 ? 2 * ROWS : ROWS) /* The rows' dot products, then their totals. */
 #define RING_BYTES (DEPTH * STREAMS * ROWS * VECS * THREADS * (int)sizeof(uint4))
@@ -41,7 +41,7 @@ typedef float wide;
 #endif
 
 typedef struct {
-    const DTYPE *stream[3]; /* x, dy, dx */
+    const DTYPE *stream[3]; /* x, dy, dx. */
     lt_cuda_view of[3];
     lt_cuda_row_shape n;
     int rows, cols;
@@ -52,7 +52,7 @@ INLINE uint4 *ring_at(const inputs *in, int slot, int stream, int r, int v) {
     return in->ring + (((slot * STREAMS + stream) * ROWS + r) * VECS + v) * THREADS + threadIdx.x;
 }
 
-/* Ask for the rows first, .. of a turn; what is behind an end is zero. */
+/* Request the rows of a turn, from row `first` on; past an end the ring gets zeros. */
 INLINE void turn_fetch(const inputs *in, int slot, int first, int lane) {
 #if DEPTH > 0
 #pragma unroll
@@ -99,9 +99,9 @@ INLINE void gain_load(float *g, const PARAM *gain, int v, int lane, int cols, fl
     }
 }
 
-/* The block's sums of columns to its rows of parts. Rows that belong to part of a warp: groups of a
- * warp by shuffles, then warps in order, through the ring's memory, which is free by then; without
- * a ring one group after the other. */
+/* Store the block's sums of columns in its row of parts. If a row belongs to part of a warp, the
+ * groups of a warp are added by shuffles, then the warps in order through the ring's memory,
+ * which is free by then; without a ring one group after the other. */
 INLINE void parts_store(float *parts, float (*dgain)[W], float (*dbias)[W], float *room, int lane,
                         int cols) {
     float *const gain_part = parts + (i64)blockIdx.x * cols, *const bias_part =
@@ -177,7 +177,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     norm_bwd(const lt_cuda_norm_bwd_args w) {
     const int cols = w.cols;
     extern __shared__ __align__(16) uint4 ring[];
-    __shared__ float slots[2][N_SUMS * WARPS]; /* Two sets in turn: one barrier a turn is enough. */
+    /* Two sets in turn, so that one barrier per turn is enough. */
+    __shared__ float slots[2][N_SUMS * WARPS];
     const int lane = threadIdx.x % LANES, step = gridDim.x * A_TURN;
     const inputs in = {{w.x, w.dy, w.dx}, {w.at.x, w.at.dy, w.at.dx}, w.at.n, w.rows, cols, ring};
     float dgain[VECS][W] = {{0.0f}}, dbias[VECS][W] = {{0.0f}}, g[KEEP_GAIN ? VECS : 1][W],
@@ -204,7 +205,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         wide tiny_dot = 0.0, tiny_total = 0.0;
 #endif
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) { /* Rows behind the end: scale 0, and zeros for x and dy. */
+        /* Rows past the end have scale 0, and zeros for x and dy. */
+        for (int r = 0; r < ROWS; r++) {
             const int next = first + step + r;
             scale[r] = next_scale[r], centre[r] = next_centre[r];
             next_scale[r] = next < w.rows ? w.rstd[next] : 0.0f;
@@ -215,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             cp_async_wait(DEPTH > 0 ? DEPTH - 1 : 0);
         }
 #pragma unroll
-        for (int v = 0; v < VECS; v++) { /* 1. Columns' sums, and each row's two. */
+        for (int v = 0; v < VECS; v++) { /* 1. Sums of columns, and the two sums of each row. */
             float *const gv = g[KEEP_GAIN ? v : 0];
             if (!KEEP_GAIN) {
                 gain_load(gv, w.gain, v, lane, cols, w.gain_offset);
@@ -240,8 +242,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                 }
             }
         }
-        row_sums(sums, N_SUMS, slots[turn]); /* 2. */
-        /* x and dy are read again, not kept: the compiler would keep them, and spill. */
+        row_sums(sums, N_SUMS, slots[turn]); /* 2. Sums over the threads of a row. */
+        /* x and dy are read again. The compiler would otherwise keep them in registers, and
+         * spill. */
         __syncwarp();
         wide row_dot[ROWS], row_total[ROWS];
         DTYPE *to[ROWS];
@@ -251,7 +254,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             row_dot[r] = sums[r] * share, row_total[r] = KIND == 1 ? sums[ROWS + r] * share : 0.0f;
         }
 #if LANES == 8 && W == 1
-        row_dot[0] = row_total[0] = 0.0; /* Few elements: every lane adds them all in double. */
+        /* There are few elements, so every lane adds them all in double. */
+        row_dot[0] = row_total[0] = 0.0;
 #pragma unroll
         for (int l = 0; l < LANES; l++) {
             row_dot[0] += __shfl_sync(ALL_LANES, tiny_dot, l, LANES) / cols;

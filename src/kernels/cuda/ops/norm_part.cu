@@ -1,12 +1,14 @@
-/* norm_part.cu — RMSNorm of rows whose other columns other ranks hold: each rank takes the mean
- * square of its own columns, the ranks average these, and each goes on from the average
+/* norm_part.cu — RMSNorm of rows whose other columns other ranks hold: each rank computes the
+ * mean square of its own columns, the ranks average these, and each continues from the average
  * (tensor/ops.h, lt_norm_part).
  *
- * SHAPES    x, y, dy, dx (rows, C) of DTYPE, rows apart by their strides; gain (C) of PARAM; dgain
- *           (C) fp32; rstd, mean (rows) fp32.
- * MAP       a block of 256 threads a row; W elements a piece. part_gain: a block takes 32 W
- *           columns, each of its 8 warps every eighth row, and then adds up the warps.
- * BOUND     bytes of x once to measure and of x and y (or x, dy and dx) to go on: memory bound.
+ * SHAPES    x, y, dy, dx (rows, C) of DTYPE, rows at any stride; gain (C) of PARAM; dgain (C)
+ *           fp32; rstd, mean (rows) fp32.
+ * MAP       a block of 256 threads per row; W elements per piece. part_gain: a block takes 32 W
+ *           columns; each of its 8 warps takes every eighth row, and the block then adds up the
+ *           warps.
+ * BOUND     x is read once for its mean square, and then x and y (or x, dy and dx) are moved
+ *           once: memory bound.
  * NUMERICS  fp32 in a fixed order. */
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/norm_part_args.h"
@@ -34,13 +36,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) part_measure(const lt_cuda
     }
 }
 
-/* rstd[row] from the mean of squares that lies there; y = x * rstd * gain. */
+/* rstd[row] is computed from the mean of squares that is stored there; y = x * rstd * gain. */
 extern "C" __global__ void __launch_bounds__(THREADS) part_scale(const lt_cuda_norm_part_args a) {
     const DTYPE *x = a.x + (i64)blockIdx.x * a.ldx;
     DTYPE *y = a.y + (i64)blockIdx.x * a.ldy;
     wait_for_others();
     const float rstd = rsqrtf(a.rstd[blockIdx.x] + a.eps);
-    __syncthreads(); /* All have read it. */
+    __syncthreads(); /* All threads have read it. */
     if (threadIdx.x == 0) {
         a.rstd[blockIdx.x] = rstd;
     }

@@ -8,7 +8,7 @@
 #include "kernels/cuda/specs.h"
 
 #define THREADS 256
-/* The most blocks. It is the same for all GPUs, so that the order of the sum is, too. */
+/* The most blocks. The number is the same for all GPUs, so that the order of the sum is, too. */
 #define SUMSQ_BLOCKS 1056
 
 static float draw_step(int64_t step) {

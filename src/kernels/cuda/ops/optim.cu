@@ -4,13 +4,13 @@
  * SHAPES    p, g, m, v (m1, m2) n fp32; copy n bf16, may be null. n a multiple of 4, bases 16-byte
  *           aligned (W=4), or any (W=1). MOMENTS=16: AdamW's and AdEMAMix's moments are bf16,
  *           rounded at random (ops.h says by which bits).
- * MAP       one piece of 4 elements a thread; grid covers n.
- * BOUND     bytes an element: AdamW 16 read, 12 written, 2 of the copy: 30; AdEMAMix 20 + 16 + 2:
- *           38. 1e9 parameters: 10 and 12.7 ms at 3.0 TB/s. MOMENTS=16: 22 and 26: 7.3 and 8.7 ms.
- *           Philox is 20 wide products and 40 more operations an element: 4 ms at 64 a clock and
- *           SM.
- * NUMERICS  fp32, as torch.optim.AdamW; bias corrections come from the host in double. sumsq: fixed
- *           order, double from the threads up.
+ * MAP       one piece of 4 elements per thread; the grid covers n.
+ * BOUND     bytes per element: AdamW 16 read, 12 written, 2 for the copy: 30; AdEMAMix 20 + 16 +
+ *           2: 38. 1e9 parameters: 10 and 12.7 ms at 3.0 TB/s. MOMENTS=16: 22 and 26: 7.3 and 8.7
+ *           ms. Philox is 20 wide products and 40 more operations per element: 4 ms at 64 per
+ *           clock and SM.
+ * NUMERICS  fp32, as torch.optim.AdamW; bias corrections come from the host in double. sumsq:
+ *           fixed order; the sums of threads are added in double.
  * REFS      arXiv:1711.05101, arXiv:2409.03137. */
 #define DTYPE fp32
 #include "common/vec.cuh"
@@ -27,7 +27,7 @@ typedef bf16 moment;
 #include "kernels/cuda/ops/optim_args.h"
 
 #define THREADS 256
-#define HELD    4 /* Pieces in flight a thread in sumsq_parts. */
+#define HELD    4 /* Pieces that a thread of sumsq_parts has in flight. */
 
 INLINE void copy_store(bf16 *copy, const float *p) {
 #if W == 4
@@ -49,7 +49,7 @@ INLINE void moment_store(moment *m, const float *f, const u32 (*)[4], int) {
 INLINE void draw(u32 (*)[4], lt_optim_draws, float, i64) {
 }
 #else
-#define STREAM 0x6d6f6d73u /* LT_OPTIM_STREAM. */
+#define STREAM 0x6d6f6d73u /* As LT_OPTIM_STREAM. */
 
 /* lt_rng_block of base/rng.c for W elements. */
 INLINE void draw(u32 (*words)[4], lt_optim_draws d, float step, i64 at) {
@@ -74,7 +74,7 @@ INLINE void draw(u32 (*words)[4], lt_optim_draws d, float step, i64 at) {
     }
 }
 
-INLINE u32 round_drawn(float x, u32 bits) { /* lt_f32_to_bf16_drawn */
+INLINE u32 round_drawn(float x, u32 bits) { /* As lt_f32_to_bf16_drawn. */
     const u32 u = __float_as_uint(x);
     return (u & 0x7FFFFFFFu) > 0x7F800000u ? u >> 16 | 0x40u : (u + (bits & 0xFFFFu)) >> 16;
 }
@@ -101,7 +101,7 @@ INLINE void moment_store(moment *m, const float *f, const u32 (*words)[4], int w
 }
 #endif
 
-/* p, m: see ops.h. */
+/* For p and m see ops.h. */
 extern "C" __global__ void __launch_bounds__(THREADS) lion(const lt_cuda_lion_args w) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], first[W];
@@ -198,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ademamix(const lt_cuda_ade
     }
 }
 
-/* parts[blockIdx]: a block's share; the grid is fixed by the launcher, so the order is too. */
+/* parts[blockIdx]: the sum of one block. The launcher fixes the grid, and so the order. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     sumsq_parts(const lt_cuda_sumsq_parts_args w) {
     __shared__ double slots[THREADS / WARP];
@@ -207,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W; at < w.count; at += HELD * turn) {
         float f[HELD][W], part = 0.0f;
 #pragma unroll
-        for (int h = 0; h < HELD; h++) { /* All reads are sent before the first is used. */
+        for (int h = 0; h < HELD; h++) { /* All loads are issued before the first is used. */
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 f[h][i] = 0.0f;
@@ -244,8 +244,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* step->grad_scale = scale * min(1, max_norm / norm), norm = scale * sqrt(sumsq); skip where it is
- * not finite. norm_out may be null. */
+/* step->grad_scale = scale * min(1, max_norm / norm), norm = scale * sqrt(sumsq). If that is not
+ * finite, skip is set. norm_out may be null. */
 extern "C" __global__ void __launch_bounds__(32) clip_scale(const lt_cuda_clip_scale_args w) {
     if (threadIdx.x == 0) {
         const double norm = sqrt(*w.sumsq) * w.scale;

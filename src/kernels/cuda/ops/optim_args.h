@@ -5,7 +5,7 @@
 #include "kernels/cuda/common/args.h"
 #include "kernels/cuda/ops/optim_numbers_args.h"
 
-/* Where the roundings of BF16 moments come from. */
+/* What decides the random rounding of BF16 moments. */
 typedef struct {
     unsigned long long seed;
     long long first; /* Place of element 0 in the model. */

@@ -4,8 +4,8 @@
 
 #include "kernels/cuda/common/args.h"
 
-/* The numbers of LT_OPTIM_* (tensor/ops.h), in their order: from the host, or read from device
- * memory so that a recorded graph sees new ones. */
+/* The numbers of LT_OPTIM_* (tensor/ops.h), in their order. They come from the host, or are read
+ * from device memory so that a recorded graph sees new ones. */
 typedef struct {
     float lr, grad_scale, correct1, correct2, alpha, beta3, skip, step;
 } lt_optim_numbers;

@@ -1,6 +1,6 @@
 /* paged.c: launchers of writes to the paged key/value cache and of attention over it. fwd_sm90.cu
- * has prompts (pages of codes are first copied to 16 bits), decode.cu has single tokens, and
- * prompts on other GPUs, and any_paged.cu has the rest. */
+ * serves prompts (pages of codes are first converted to 16 bits), decode.cu single tokens, and
+ * prompts on other GPUs, and any_paged.cu everything else. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -17,28 +17,28 @@
 #define PAGED_WORDS "QTYPE=%s CTYPE=%s VTYPE=%s COLS=%d CODES=%d VCODES=%d"
 #define WIDEN_WORDS "DTYPE=%s CODES=%d VCODES=%d"
 
-#define WARPS     4 /* Rows a block of any_paged.cu. */
+#define WARPS     4 /* Rows per block of any_paged.cu. */
 #define MAX_WIDTH 1024
 
 static const char *attention_paged_refuse(const void *args, const lt_device *device) {
     return lt_cuda_paged_refusal(args, lt_cuda_device_info(device));
 }
 
-/* ---- Prompts over pages of codes: their keys and values in 16 bits, side by side. ---- */
+/* ---- Prompts over pages of codes: their keys and values in 16 bits, in adjacent pages. ---- */
 
-/* The most memory for the copy; prompts that need more take decode.cu. 131,072 tokens of 8 heads of
- * 128 need half of it. */
+/* The most memory for the copy; decode.cu serves prompts that need more. 131,072 tokens of 8
+ * heads of 128 need half of it. */
 #define WIDE_MOST (1LL << 30)
 
-/* An upper bound of the pages that all prompts of the call have together. */
+/* An upper bound of the number of pages of all prompts of the call. */
 static int64_t wide_pages(const lt_attention_paged_args *a) {
     const int64_t page = a->k_pages.shape[1], most = lt_cuda_attention_prompts_most(a),
                   by_length = most * LT_CUDA_DIV_UP(a->kv_max, page);
     const int64_t told = a->prompt_keys / page + most;
     return a->prompt_keys > 0 && told < by_length ? told : by_length;
 }
-/* The same call with keys, values and table in `room`, in 16 bits; room NULL: their shapes alone.
- * *bytes: what they take. */
+/* The same call with keys, values and table in `room`, in 16 bits; room NULL: only their shapes.
+ * *bytes: the memory that they take. */
 static lt_attention_paged_args widened(const lt_attention_paged_args *a, void *room,
                                        size_t *bytes) {
     const lt_tensor *const k = &a->k_pages;
@@ -76,7 +76,8 @@ static lt_err widen(lt_queue *q, const lt_attention_paged_args *a,
     return lt_cuda_run_early(q, "attention/widen_pages.cu", "widen_pages", defines,
                              wide->k_pages.shape[0], 2, 256, list);
 }
-/* Whether the call has prompts that fwd_sm90.cu takes; *out: the call with pages that it reads. */
+/* Does the call have prompts that fwd_sm90.cu takes? *out: the call, with pages that it can
+ * read. */
 static lt_err prompts_of(lt_queue *q, const lt_attention_paged_args *a,
                          lt_attention_paged_args *out, bool *takes) {
     const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
@@ -112,7 +113,7 @@ static lt_err attention_paged_run(lt_queue *q, const void *args) {
         if (a.kv_len.shape[0] == 1) {
             return LT_OK;
         }
-        a.q_max = LT_PROMPT_ROWS - 1; /* What is left. */
+        a.q_max = LT_PROMPT_ROWS - 1; /* Only the rest remains. */
     }
     scratch.bytes = lt_cuda_paged_scratch_bytes(&a, info);
     if (scratch.bytes > 0) {
@@ -202,7 +203,7 @@ static const char *kv_write_refuse(const void *args, const lt_device *device) {
 static lt_err kv_write_run(lt_queue *q, const void *args) {
     lt_kv_write_args a = *(const lt_kv_write_args *)args;
     int heads = (int)a.k.shape[1], dim = (int)a.k.shape[2];
-    /* If one of the two is of a block type, one thread writes a block, or as many numbers. */
+    /* If one of the two is of a block type, one thread writes one block, or as many numbers. */
     const bool blocks = lt_dtype_is_block(a.k_pages.dtype) || lt_dtype_is_block(a.v_pages.dtype);
     const int64_t count = lt_tensor_count(&a.k) / (blocks ? LT_BLOCK_SMALL : 1);
     char defines[LT_CUDA_DEFINES_BYTES];

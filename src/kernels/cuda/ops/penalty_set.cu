@@ -2,7 +2,7 @@
  *
  * SHAPES    penalties (S, width) int32, ld apart; slots (N); edits (E, 2) of which row n has
  *           [starts[n], starts[n + 1]).
- * MAP       a block of 1024 threads per row: it zeroes the row, meets a barrier, then sets the
+ * MAP       a block of 1024 threads per row: it zeroes the row, waits at a barrier, then sets the
  *           words.
  * BOUND     4 bytes per id: 128,256 ids are 0.5 MB, about 8 us for one SM. Runs once per request;
  *           the rows of a step's new requests run in parallel. */

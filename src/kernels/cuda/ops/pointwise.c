@@ -1,4 +1,5 @@
-/* pointwise.c: launchers of act.cu, elementwise.cu and rope.cu: one thread, one piece. */
+/* pointwise.c: launchers of act.cu, elementwise.cu and rope.cu, where each thread computes one
+ * piece. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,8 +12,9 @@
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_pointwise write them. */
-#define ACT_WORDS       "KIND=%d GATED=%d DTYPE=%s W=%d RAGGED=%d PIECES=%d"
-#define ACT_CLAMP       " ACT_ALPHA=%.9ef ACT_LIMIT=%.9ef" /* Behind them, of the clamped SwiGLU. */
+#define ACT_WORDS "KIND=%d GATED=%d DTYPE=%s W=%d RAGGED=%d PIECES=%d"
+/* For the clamped SwiGLU, these words follow. */
+#define ACT_CLAMP       " ACT_ALPHA=%.9ef ACT_LIMIT=%.9ef"
 #define ROW_WORDS       "DTYPE=%s W=%d"
 #define ADD_ANY_WORDS   "Y=%s A=%s B=%s"
 #define ROPE_WORDS      "DTYPE=%s W=%d LANES=%d"
@@ -20,7 +22,7 @@
 #define ROPE_ANY_WORDS  "DTYPE=%s W=1"
 
 #define THREADS      256
-#define XIELU_BLOCKS 8 /* An SM: 32 registers a thread. */
+#define XIELU_BLOCKS 8 /* Per SM, with 32 registers per thread. */
 #define ROPE_W(act)  (16 / (int)lt_dtype_bytes(act))
 
 /* ---- Activations ---- */
@@ -34,8 +36,8 @@ static const char *act_refuse_any(const lt_tensor *const *rows, int n, lt_act_ki
     return why != NULL ? why : (int)kind > 6 ? "an activation the kernel does not know" : NULL;
 }
 
-/* Blocks of a launch over count elements, and its -D words. xIELU's walk: as many as are resident,
- * each with two pieces a thread. */
+/* Blocks of a launch over count elements, and its -D words. xIELU: as many blocks as are
+ * resident, each of whose threads has two pieces at a time. */
 static int act_blocks(char out[LT_CUDA_DEFINES_BYTES], const lt_queue *q, lt_act_kind kind,
                       bool gated, lt_dtype act, int w, bool ragged, int64_t count) {
     const int64_t resident = (int64_t)lt_cuda_get_info(q->gpu)->n_sms * XIELU_BLOCKS,
@@ -46,7 +48,7 @@ static int act_blocks(char out[LT_CUDA_DEFINES_BYTES], const lt_queue *q, lt_act
     return (int)(walk ? resident : turns);
 }
 
-/* Defines of the clamped SwiGLU, whose two numbers are words too. */
+/* Add the words of the clamped SwiGLU, whose two numbers are constants of its specialisation. */
 static void add_clamp(char defines[LT_CUDA_DEFINES_BYTES], lt_act_kind kind, float alpha,
                       float limit) {
     const size_t used = strlen(defines);
@@ -270,7 +272,7 @@ static lt_err rope_run(lt_queue *q, const void *args) {
                              LT_CUDA_DIV_UP(call.n_heads, THREADS / lanes), 1, THREADS, list);
 }
 
-/* With the keys' and values' way to their pages (fuse.h). */
+/* Can the keys and values be written to their pages, too (fuse.h)? */
 bool lt_cuda_rope_kv_takes(const lt_rope_args *a, const lt_kv_write_args *w) {
     return rope_why_not(a) == NULL && w->v_pages.dtype == w->k_pages.dtype &&
            (w->k_pages.dtype == a->x.dtype || w->k_pages.dtype == LT_F8_E4M3) &&
@@ -306,7 +308,7 @@ lt_err lt_cuda_rope_kv_run(lt_queue *q, const lt_rope_args *a, const lt_kv_write
                   : LT_OK;
 }
 
-/* Any width, any part of the head: a thread a pair, or a column that is copied. */
+/* Any width, any part of the head: one thread per pair, or per column that is copied. */
 static const char *rope_any_refuse(const void *args, const lt_device *device) {
     (void)device;
     const lt_rope_args *a = args;

@@ -16,11 +16,11 @@
 
 #define THREADS 256
 #define WARPS   (THREADS / 32)
-/* Heads of a thread in the forward pass, and turns of the ring: as in qk_norm.cu. */
+/* Heads per thread in the forward pass, and turns of the ring: as in qk_norm.cu. */
 #define HEADS         2
 #define COLS          32 /* Columns of col_sum.cu. */
 #define SUM_THREADS   512
-#define MAX_ANY_WIDTH 2048 /* Its sums and one head of every warp lie in shared memory. */
+#define MAX_ANY_WIDTH 2048 /* Its sums and one head of every warp are in shared memory. */
 
 static lt_qk_steps steps_of(const lt_tensor *t) {
     return (lt_qk_steps){t->stride[0], t->stride[1]};
@@ -147,8 +147,8 @@ static const char *qk_norm_bwd_any_refuse(const void *args, const lt_device *dev
     return refuse_any(rows, 3, &a->q_gain, &a->k_gain);
 }
 
-/* Blocks for the heads of q, and of all: no more than are resident, in proportion, and at least one
- * for a kind that has heads. */
+/* The number of blocks for the heads of q, and for all heads: no more than are resident, divided
+ * in proportion, and at least one for a kind that has heads. */
 static int split_blocks(const lt_qk_shape *n, int64_t heads_a_block, int64_t resident, int *all) {
     const int64_t of_q = LT_CUDA_DIV_UP((int64_t)n->rows * n->n_q, heads_a_block),
                   of_k = LT_CUDA_DIV_UP((int64_t)n->rows * (n->heads - n->n_q), heads_a_block);
@@ -216,7 +216,7 @@ static lt_err backward(lt_queue *q, lt_qk_norm_bwd_args a, bool any) {
                                           .overlap_previous = info->cc >= 90},
                           list));
     if (a.dq_gain.data == NULL) {
-        return LT_OK; /* Gains that stay as they are. */
+        return LT_OK; /* The gains have no gradient. */
     }
     return lt_cuda_run_early(q, "ops/col_sum.cu", "col_sum_split", "", LT_CUDA_DIV_UP(cols, COLS),
                              2, SUM_THREADS, sums);

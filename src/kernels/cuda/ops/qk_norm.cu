@@ -4,18 +4,19 @@
  *           q_gain (D), the others k_gain, of PARAM; positions (rows) int32; table (P, D/2, 2) fp32
  *           cos, sin; rstd (rows, H) fp32; parts (blocks, D) fp32. Whole heads rotate; D = LANES *
  *           2 W. Else: qk_norm_any.cu.
- * MAP       LANES threads a head; a thread holds W elements of the first half and the W of the
- *           second half that rotate with them. Forward: HEADS heads a thread. Backward: resident
- *           blocks, the first q_blocks of them walk over q's heads and the others over k's, so that
- *           a thread keeps one gain and the sums of one gain's gradient; col_sum.cu adds the
+ * MAP       LANES threads per head; a thread holds W elements of the first half and the W of the
+ *           second half that rotate with them. Forward: HEADS heads per thread. Backward:
+ *           resident blocks, the first q_blocks of which visit q's heads and the others k's, so
+ *           that a thread keeps one gain and the sums of one gain's gradient; col_sum.cu adds the
  *           blocks' sums in order.
  * MOVEMENT  forward   x ──2 x 16 B──▶ registers ─sum of squares─▶ shuffle ─▶ norm ─▶
  *                         rotate with table[position] (L2: H heads share it) ──▶ y
  *           backward  x, dy ──cp.async, DEPTH turns ahead──▶ smem ─▶ rotate back ─▶ sum ─▶
  *                         shuffle ─▶ dx
  *           A thread reads the 16 bytes that it copied itself, so that the ring needs no barrier;
- *           rstd and position come a turn ahead.
- * BOUND     bytes an element (bf16): 4, backward 6; norm and rotation apart took 8 and 10.
+ *           rstd and position are loaded a turn ahead.
+ * BOUND     bytes per element (bf16): 4, backward 6; separate kernels for norm and rotation took
+ *           8 and 10.
  * NUMERICS  fp32, sums in a fixed order (the kind of GPU decides the number of blocks); one
  *           rounding at the store, none between norm and rotation.
  * REFS      Su et al. 2021, arXiv:2104.09864; Henry et al. 2020, arXiv:2010.04245 (QK-norm). */
@@ -25,8 +26,8 @@
 
 #define THREADS 256
 #define GROUPS  (THREADS / LANES) /* Heads that a block works on at once. */
-#define HEADS   2                 /* Heads of a thread in the forward pass. */
-#define DEPTH   LT_QK_NORM_DEPTH  /* Turns in the ring, backward. */
+#define HEADS   2                 /* Heads per thread in the forward pass. */
+#define DEPTH   LT_QK_NORM_DEPTH  /* Turns in the ring of the backward pass. */
 static_assert(LANES <= WARP && (LANES & (LANES - 1)) == 0, "a head belongs to part of a warp");
 static_assert(DEPTH * 4 * THREADS * sizeof(uint4) == LT_QK_NORM_BYTES(THREADS), "the ring");
 static_assert(LT_QK_NORM_BYTES(THREADS) >= THREADS / WARP * D * 4,
@@ -97,7 +98,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 /* ---- Backward ---- */
 
-/* The heads of one kind: count of them, the i-th is head first + i % each of row i / each. */
+/* The heads of one kind: there are `count` of them, and the i-th is head first + i % each of row
+ * i / each. */
 typedef struct {
     int count, each, first;
 } walk;
@@ -105,7 +107,7 @@ typedef struct {
 INLINE i64 head_begin(lt_qk_steps s, walk w, u32 i) {
     return (i64)(i / (u32)w.each) * s.row + (i64)(w.first + i % (u32)w.each) * s.head;
 }
-/* Ask for x and dy of head i; zeros behind the end. */
+/* Request x and dy of head i; zeros past the end. */
 INLINE void turn_fetch(uint4 *slot, const DTYPE *x, const DTYPE *dy, const lt_qk_shape *n, walk w,
                        int i, int lane) {
     const int there = i < w.count ? 4 : 0;
@@ -118,8 +120,8 @@ INLINE void turn_fetch(uint4 *slot, const DTYPE *x, const DTYPE *dy, const lt_qk
     cp_async_commit();
 }
 
-/* The block's sums over its heads to its row of parts: groups of a warp by shuffles, warps in
- * order. */
+/* Store the block's sums over its heads in its row of parts: groups of a warp are added by
+ * shuffles, then the warps in order. */
 INLINE void parts_store(float *parts, float *room, float *da, float *db, int lane) {
 #pragma unroll
     for (int i = 0; i < W; i++) {
@@ -174,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
     for (int at = base; at < w.count; at += step, mine += step) {
         uint4 *const here = ring + slot * 4 * THREADS + threadIdx.x;
-        const float scale = next_scale; /* Behind the end 0, and zeros for x and dy. */
+        const float scale = next_scale; /* Past the end it is 0, and x and dy are zeros. */
         const int position = next_position, next = mine + step;
         float a[W], b[W], da[W], db[W], dot = 0.0f;
         next_scale = 0.0f;

@@ -1,12 +1,13 @@
-/* qk_norm_any.cu — norm and rotation of heads that qk_norm.cu refuses: any width, part of the head,
- * any alignment.
+/* qk_norm_any.cu — norm and rotation of heads that qk_norm.cu refuses: any width, rotation of
+ * part of the head, any alignment.
  *
- * SHAPES    as qk_norm.cu; the first 2 * half columns rotate, the others are only normed; table
- *           rows ld apart, (cos, sin) pairs `step` apart.
- * MAP       a warp a head; lane l has columns l, l + 32, .. Backward, sums of the gain's gradient
- *           lie in shared memory, a row a warp.
- * BOUND     as qk_norm.cu, but 2 bytes an access and x twice: half the copy speed.
- * NUMERICS  fp32; backward a head's dot product and dx in double: narrow heads cancel there. */
+ * SHAPES    as in qk_norm.cu; the first 2 * half columns rotate, the others are only normalised;
+ *           table rows ld apart, (cos, sin) pairs `step` apart.
+ * MAP       one warp per head; lane l has columns l, l + 32, .. Backward, the sums of the gain's
+ *           gradient are in shared memory, one row per warp.
+ * BOUND     as qk_norm.cu, but with 2 bytes per access and two reads of x: half the copy speed.
+ * NUMERICS  fp32; backward, a head's dot product and dx in double, because narrow heads cancel
+ *           there. */
 #define W 1
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/qk_norm_args.h"

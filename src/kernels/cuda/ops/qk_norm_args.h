@@ -4,16 +4,16 @@
 
 #include "kernels/cuda/common/args.h"
 
-/* Elements from row to row and from head to head. */
+/* Strides between rows and between heads, in elements. */
 typedef struct {
     long long row, head;
 } lt_qk_steps;
 typedef struct {
-    lt_qk_steps x, y; /* Backward, y is dy. */
+    lt_qk_steps x, y; /* In the backward pass y is dy. */
     lt_qk_steps dx;
     int rows, heads, n_q, q_blocks;
 } lt_qk_shape;
-/* What qk_norm_any.cu needs to know of the table and of heads. */
+/* The table and the heads, for qk_norm_any.cu. */
 typedef struct {
     long long ld, step; /* Strides of the table. */
     int half, width;
@@ -45,8 +45,8 @@ typedef struct {
 } lt_cuda_qk_norm_bwd_args;
 
 /* Dynamic shared memory of the backward kernels. qk_norm.cu, in bytes: turns of a ring, each with
- * x's and dy's halves of a head, 16 bytes a thread; qk_norm_any.cu, in floats: each warp's sums of
- * columns and du of a head. */
+ * the halves of a head of x and dy, 16 bytes per thread; qk_norm_any.cu, in floats: each warp's
+ * sums of columns and du of a head. */
 #define LT_QK_NORM_DEPTH                    3
 #define LT_QK_NORM_BYTES(threads)           (LT_QK_NORM_DEPTH * 4 * (threads)*16)
 #define LT_QK_NORM_ANY_FLOATS(warps, width) ((warps)*2 * (width))

@@ -1,11 +1,11 @@
-/* rearrange.cu: preparations of fp32 matrices for a product: a transposed copy, a copy with aligned
- * rows, and rows that begin as the bias.
+/* rearrange.cu: preparations of fp32 matrices for a product: a transposed copy, a copy with
+ * aligned rows, and rows that start with the bias.
  *
  * SHAPES    transpose: dst (cols, rows), rows `pitch` apart, = src (rows, cols), rows ld apart.
  *           copy_rows: dst (rows, cols) = src likewise. bias_rows: y (rows, cols) = bias (+ y).
- * MAP       transpose: tiles of 32 x 32 through shared memory, both sides coalesced. copy_rows: a
- *           block 2048 columns of a row. bias_rows: a thread an element.
- * BOUND     8 bytes an element. */
+ * MAP       transpose: tiles of 32 x 32 through shared memory, both sides coalesced. copy_rows:
+ *           one block per 2048 columns of a row. bias_rows: one thread per element.
+ * BOUND     8 bytes per element. */
 #include "common/types.cuh"
 #include "kernels/cuda/ops/rearrange_args.h"
 

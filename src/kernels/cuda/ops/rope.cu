@@ -3,14 +3,14 @@
  * SHAPES    x, y (rows, H, D) of DTYPE, heads of a wider row too; positions (rows) int32; table (P,
  *           D/2, 2) fp32 cos, sin. Halves convention: y[i] = x[i] c - x[i + D/2] s, y[i + D/2] =
  *           x[i + D/2] c + x[i] s. Whole heads rotate (N = D); D = LANES * 2 W. Else: rope_any.cu.
- * MAP       LANES threads a head; a thread holds W elements of the first half and the W of the
+ * MAP       LANES threads per head; a thread holds W elements of the first half and the W of the
  *           second half that rotate with them.
  * MOVEMENT  x ──2 x 16 B──▶ registers ─▶ rotate with table[position] (L2: H heads share it) ──▶ y
- * BOUND     4 bytes an element (bf16).
- * PAGES     rope_kv: heads of q, k, v of a row that decodes: q and k rotated in place, k and v to
- *           the places of their rows' slots in the pages, too; EIGHT: there as e4m3, rounded from
- *           what y holds, as kv_write would. Positions, slots and table are read
- *           before the kernels before are done (fuse.h).
+ * BOUND     4 bytes per element (bf16).
+ * PAGES     rope_kv: heads of q, k and v of a row that decodes: q and k are rotated in place, and
+ *           k and v are also stored in the pages, in the slots of their rows; EIGHT: as e4m3,
+ *           rounded from what y holds, as kv_write would. Positions, slots and table are read
+ *           before the earlier kernels are done (fuse.h).
  * REFS      Su et al. 2021, arXiv:2104.09864. */
 #include "common/fp8.cuh"
 #include "ops/rope.cuh"

@@ -1,10 +1,11 @@
-/* rope_any.cu — rotary embedding for heads that rope.cu refuses: any width, part of the head, any
- * alignment.
+/* rope_any.cu — rotary embedding for heads that rope.cu refuses: any width, rotation of part of
+ * the head, any alignment.
  *
  * SHAPES    as rope.cu; the first 2 * half columns rotate, the rest are copied; table rows ld
  *           apart, (cos, sin) pairs `step` apart.
- * MAP       a thread a pair of columns (i, i + half), or a copied column. x and y may be the same.
- * BOUND     4 bytes an element (bf16), 2 bytes an access: half the copy speed. */
+ * MAP       one thread per pair of columns (i, i + half), or per copied column. x and y may be
+ *           the same.
+ * BOUND     4 bytes per element (bf16), 2 bytes per access: half the copy speed. */
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/rope_args.h"
 

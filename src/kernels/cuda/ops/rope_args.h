@@ -6,7 +6,7 @@
 #include "kernels/cuda/common/view_args.h"
 
 typedef struct {
-    lt_cuda_view y, x; /* of rows (R, H) */
+    lt_cuda_view y, x; /* Views of rows (R, H). */
     lt_cuda_row_shape n;
 } lt_rope_views;
 

@@ -20,16 +20,16 @@
 
 #define XENT_THREADS  1024
 #define EMBED_THREADS 256
-/* Sizes of embed.cu: keys that a block sorts, digits of a pass, blocks that add up */
-#define SORT_KEYS   1024
-#define SORT_DIGITS 256 /* counts themselves; columns' threads and sorted rows of a block. */
-#define SORT_BLOCKS 64
-#define SUM_THREADS 128
-#define SPAN        16
+/* Sizes of embed.cu. */
+#define SORT_KEYS   1024 /* Keys that a block sorts. */
+#define SORT_DIGITS 256  /* Values of the digit that a pass sorts by. */
+#define SORT_BLOCKS 64   /* For more blocks, digit_scan makes running sums. */
+#define SUM_THREADS 128  /* Threads of a block that sums columns, */
+#define SPAN        16   /* and the sorted rows that it sums. */
 
 /* ---- Cross-entropy ---- */
 
-/* The kernel takes the weights' pointer last, and only then. */
+/* WEIGHTS=1 adds the pointer of the weights as the last argument of the kernel. */
 static const char *weights_define(const lt_xent_args *a) {
     return a->weights.data != NULL && a->grad_scale != 0.0f ? " WEIGHTS=1" : "";
 }
@@ -110,20 +110,21 @@ static lt_err part_run(lt_queue *q, const void *args) {
                              a.logits.shape[0], 1, XENT_THREADS, list);
 }
 
-/* Pieces of 16 bytes a thread, of which smem lie in shared memory; as constants of xent_held.cu. */
+/* Pieces of 16 bytes per thread, `smem` of which are in shared memory: constants of
+ * xent_held.cu. */
 typedef struct {
     int threads, pieces, smem;
 } held_spec;
 
-/* Bytes of a block's shared memory that the kernel's sums and the driver take. */
+/* Bytes of a block's shared memory for the kernel's sums and for the driver's own use. */
 #define HELD_RESERVED 2048
-#define HELD_REGS     6 /* Pieces in registers, of 64 a thread. */
+#define HELD_REGS     6 /* Pieces in registers, of the 64 registers of a thread. */
 
 static size_t held_bytes(const held_spec *s) {
     return (size_t)LT_XENT_HELD_BYTES(s->threads, s->smem);
 }
 
-/* Two blocks an SM, or one for the longest rows; false when a row is longer than an SM holds. */
+/* Two blocks per SM, or one for the longest rows. False: a row is longer than an SM can hold. */
 static bool held_spec_make(held_spec *s, int64_t width, int w, size_t shared) {
     const int64_t a_half = LT_CUDA_DIV_UP(width, 512 * w);
     *s = (held_spec){512, (int)a_half, (int)a_half};
@@ -238,8 +239,8 @@ static const char *embed_bwd_refuse(const void *args, const lt_device *device) {
     return why != NULL ? why : lt_cuda_refuse_rows(tables, 2, LT_F32);
 }
 
-/* (id, row) sorted by id, rows ascending, into memory of sort_bytes; *keys and *rows say where.
- * n_ids: ids are below it. */
+/* Sort (id, row) by id, and rows of the same id in ascending order, in memory of sort_bytes;
+ * *keys and *rows point to the result. n_ids: all ids are below it. */
 static size_t sort_bytes(int64_t n, int n_passes) {
     const size_t list = ((size_t)n * 4 + 255) / 256 * 256;
     return 4 * list + (size_t)(n_passes * LT_CUDA_DIV_UP(n, SORT_KEYS)) * SORT_DIGITS * 4;
@@ -288,7 +289,7 @@ static lt_err sort_ids(lt_queue *q, unsigned char *base, const char *defines, vo
     return LT_OK;
 }
 
-/* keys (n): the table's row of each row of dy, or one behind all. */
+/* keys (n): the table's row for each row of dy, or one past the last. */
 static lt_err part_keys(lt_queue *q, int *keys, const char *defines, const lt_embed_bwd_args *a,
                         const lt_tensor *dtable, const lt_tensor *rows, int n) {
     lt_cuda_embed_keys_args call = {.keys = keys,
@@ -303,9 +304,10 @@ static lt_err part_keys(lt_queue *q, int *keys, const char *defines, const lt_em
                              LT_CUDA_DIV_UP(n, EMBED_THREADS), 1, EMBED_THREADS, list);
 }
 
-/* One table's gradient: sort the rows by id, add the runs, join those that cross spans. rows: of
- * the table, one for each row of dy, or ids of the whole vocabulary. part: those rows of dy alone
- * whose id is in the part of it that `a` says; the others get a key behind all rows. */
+/* The gradient of one table: sort the rows by id, add the runs, join those that cross spans.
+ * rows: the row of the table for each row of dy, or ids of the whole vocabulary. part: only those
+ * rows of dy whose id is in the part of the vocabulary that `a` names; the others get a key past
+ * all rows. */
 static lt_err table_bwd(lt_queue *q, const lt_embed_bwd_args *a, lt_tensor dtable, lt_tensor rows,
                         float scale) {
     const lt_tensor *const dy = &a->dy, *const aligned[] = {dy, &dtable};
@@ -366,7 +368,7 @@ static lt_err embed_bwd_run(lt_queue *q, const void *args) {
 
 /* ---- Sums of columns ---- */
 
-#define COLSUM_ROWS 64 /* The least rows of a part; few parts for col_sum to add. */
+#define COLSUM_ROWS 64 /* The least rows of a part, so that col_sum has few parts to add. */
 
 static const char *colsum_refuse(const void *args, const lt_device *device) {
     (void)device;

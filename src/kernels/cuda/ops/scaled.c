@@ -38,7 +38,7 @@ static const char *cast_refuse(const void *args, const lt_device *device) {
                : NULL;
 }
 
-/* Rows begin on `bytes` bytes. */
+/* Are the rows aligned to `bytes` bytes? */
 static bool on(const lt_tensor *t, uintptr_t bytes) {
     return t->data == NULL ||
            (((uintptr_t)t->data | (uintptr_t)(t->stride[0] * (int64_t)lt_dtype_bytes(t->dtype))) &
@@ -133,7 +133,8 @@ static lt_err widen(lt_queue *q, lt_tensor *y, const lt_tensor *x, const lt_tens
     return lt_cuda_run(q, "ops/widen.cu", "widen", defines, LT_CUDA_DIV_UP(rows * cols, THREADS), 1,
                        THREADS, list);
 }
-/* The widened operands lie in memory of the queue's own, since the product may take the scratch. */
+/* The widened operands are in the queue's separate memory, because the product may use the
+ * scratch memory. */
 static lt_err parts_run(lt_queue *q, const void *args) {
     const lt_matmul_scaled_args *a = args;
     const lt_dtype type = a->y.dtype;

@@ -1,24 +1,24 @@
-/* scaled.cu: matrices rounded to 8-bit floats with a scale a block, as they lie and transposed.
+/* scaled.cu: matrices rounded to 8-bit floats with one scale per block, as stored and transposed.
  *
  * SHAPES    x (R, C), DTYPE; y (R, C), t (C, R) of Y_E5M2, T_E5M2; Y_KIND, T_KIND: 0 absent, 1 one
- *           scale (tensor), 2 of 1 x 128 (row), 3 of 128 x 128 (block). WHOLE 1: rows of x on 16
- *           bytes, of y on 8, of t on 16, C a multiple of 8; else any.
- * MAP       cast_rows (y by rows, WHOLE): 16 threads a block of 128, four blocks a thread; 4 blocks
- *           beside each other, so 64 threads read 1 KB of a row. cast_tile (the rest): 256 threads,
- *           a tile of 128 x 128; a thread holds 8 columns of 8 rows.
+ *           scale (tensor), 2 of 1 x 128 (row), 3 of 128 x 128 (block). WHOLE 1: rows of x
+ *           aligned to 16 bytes, of y to 8, of t to 16, C a multiple of 8; else any.
+ * MAP       cast_rows (y by rows, WHOLE): 16 threads per block of 128, and four blocks per
+ *           thread; 4 blocks are neighbours, so 64 threads read 1 KB of a row. cast_tile (all
+ *           other cases): 256 threads per tile of 128 x 128; a thread holds 8 columns of 8 rows.
  * MOVEMENT
  *     HBM  x ──16 B a thread──▶ registers ──max over 16 lanes (row), the tile (block), 128 rows
  *             through smem (row of t)──▶ scale
  *             y: 8 bytes a thread ──▶ HBM
  *             t: 8 bytes ──▶ smem tile, 16 bytes further every 16 rows ──4 x 4 bytes transposed in
  *             registers──▶ 16 bytes ──▶ HBM
- * BOUND     3 bytes an element of BF16, 4 with the transpose: 16384 x 8192: 403 MB, 134 us at 3.0
- *           TB/s.
- * TENSOR    amax_parts leaves a largest magnitude a block in scratch; every block of cast_tile
- *           takes the largest of those itself: no atomics, no third kernel. Where the scale is
- *           given, no part is there, and it is read.
- * NUMERICS  scales are powers of two: only the conversion rounds, so bits are those of every other
- *           device. Maxima do not depend on order. */
+ * BOUND     3 bytes per element of BF16, 4 with the transpose: 16384 x 8192: 403 MB, 134 us at
+ *           3.0 TB/s.
+ * TENSOR    amax_parts stores the largest magnitude of each block in scratch memory; every block
+ *           of cast_tile finds the largest of those itself: no atomics, no third kernel. If the
+ *           scale is given, there are no parts, and it is read.
+ * NUMERICS  scales are powers of two: only the conversion rounds, so the bits are the same on
+ *           every device. Maxima do not depend on order. */
 #include "common/early.cuh"
 #include "common/fp8.cuh"
 #include "common/reduce.cuh"
@@ -35,11 +35,11 @@
 #define KIND_ROW    2
 #define KIND_BLOCK  3
 #define SPAN        SCALE_SPAN
-/* The tile, a word of 16 bytes further every 16 rows. */
+/* The tile, shifted by 16 bytes every 16 rows. */
 #define N_WORDS (SPAN * SPAN / 4 + SPAN / 16 * 4)
 static_assert(W == VEC_ELEMS(DTYPE), "a thread reads 16 bytes at a time");
 
-/* 8 elements of row r from column c on; zeros outside. */
+/* 8 elements of row r, from column c on; zeros outside. */
 INLINE void load8(float *v, const DTYPE *x, i64 ld, i64 r, int c, i64 rows, int cols) {
     const DTYPE *at = x + r * ld + c;
     if (WHOLE) {
@@ -63,7 +63,7 @@ INLINE u32 amax8(const float *v) {
     }
     return most;
 }
-INLINE u32 lanes_max(u32 x, int lanes) { /* The largest of the 16 (or so) lanes that share a row. */
+INLINE u32 lanes_max(u32 x, int lanes) { /* The largest of the lanes that share a row. */
 #pragma unroll
     for (int at = lanes / 2; at > 0; at /= 2) {
         x = max_u(x, __shfl_xor_sync(ALL_LANES, x, at));
@@ -77,8 +77,8 @@ INLINE uint2 codes8(const float *v, float inverse, int e5m2) {
 }
 
 #if Y_KIND == KIND_ROW && T_KIND == 0 && WHOLE
-#define PER     4  /* Blocks of 128 a thread has a part of. */
-#define LANES   16 /* Threads a block, 8 elements each. */
+#define PER     4  /* Blocks of 128 of which a thread has a part. */
+#define LANES   16 /* Threads per block of 128, 8 elements each. */
 #define ROWS_AT (THREADS / LANES / 4)
 
 extern "C" __global__ void __launch_bounds__(THREADS) cast_rows(const lt_cuda_cast_rows_args a) {
@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) cast_rows(const lt_cuda_ca
 }
 #endif
 
-/* The largest magnitude of the whole block of threads. */
+/* The largest magnitude over all threads of the block. */
 INLINE u32 block_amax(u32 x, u32 *smem) {
     x = lanes_max(x, WARP);
     if (threadIdx.x % WARP == 0) {
@@ -142,7 +142,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) amax_parts(const lt_cuda_a
     }
 }
 
-/* Bytes of one column of four rows each from a byte of each of four columns. */
+/* Transpose 4 x 4 bytes: a word with four columns of a row becomes one with four rows of a
+ * column. */
 INLINE void turn4(u32 *w) {
     const u32 a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140),
               c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);
@@ -151,7 +152,7 @@ INLINE void turn4(u32 *w) {
 }
 
 #if T_KIND
-/* From the tile in smem: a thread writes 16 rows of 4 columns. */
+/* Store from the tile in shared memory: a thread writes 16 rows of 4 columns. */
 INLINE void store_transposed(u8 *t, i64 ld, const u32 *tile, i64 row0, int col0, i64 rows,
                              int cols) {
     const int part = (int)threadIdx.x % 8, quad = (int)threadIdx.x / 8;
@@ -244,7 +245,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 #if Y_KIND
 #pragma unroll
-    for (int i = 0; i < 8; i++) { /* 3. As it lies. */
+    for (int i = 0; i < 8; i++) { /* 3. As stored. */
         const i64 r = row + 16 * i;
         if (Y_KIND == KIND_ROW) {
             const float s = scale_of(lanes_max(amax8(v[i]), 16), Y_E5M2, &y_inverse);
@@ -268,7 +269,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ u32 columns[16][SPAN];
     float inverse[8];
 #pragma unroll
-    /* 4. The largest of each column: of a thread's rows, then of all 16 threads that share it. */
+    /* 4. The largest of each column: over the rows of a thread, then over all 16 threads that
+     * share the column. */
     for (int e = 0; e < 8; e++) {
         u32 most = 0;
 #pragma unroll

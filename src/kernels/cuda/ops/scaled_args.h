@@ -10,7 +10,7 @@ typedef struct {
     const LT_ELEM(DTYPE) * x;
     const unsigned *parts; /* Results of amax_parts, for kinds with one scale. */
     long long ld_y, ld_t, ld_x, rows;
-    int cols, n_parts; /* 0 parts: the one scale is given. */
+    int cols, n_parts; /* n_parts 0: the scale of the matrix is given. */
 } lt_cast_tile_args;
 
 typedef struct {

@@ -11,7 +11,7 @@
 
 _Static_assert(SUM_MOST == LT_SUM_MOST, "terms of a sum");
 
-/* The tensors of a sum; returns how many. */
+/* Collect the tensors of a sum; returns how many there are. */
 static int tensors_of(const lt_sum_args *a, const lt_tensor *out[LT_SUM_MOST + 2]) {
     int n = 0;
     for (int k = 0; k < a->n; k++) {

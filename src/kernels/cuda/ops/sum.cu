@@ -2,10 +2,10 @@
  *
  * SHAPES    (count) each, contiguous; x of DTYPE, part fp32 or absent. OUT32=1: y is fp32, else of
  *           DTYPE. Pieces of W elements, 16 bytes of DTYPE; W = 1 takes any count and alignment.
- * MAP       one piece a thread.
- * MOVEMENT  x[k] HBM ──16 B/thread──▶ registers, added as they come ──▶ y HBM.
- * BOUND     2 (n + 1) bytes an element (bf16); y may be part or any x, because a thread reads all
- *           that it needs before it writes.
+ * MAP       one piece per thread.
+ * MOVEMENT  x[k] HBM ──16 B/thread──▶ registers, added as they arrive ──▶ y HBM.
+ * BOUND     2 (n + 1) bytes per element (bf16); y may be part or any x, because a thread reads
+ *           all that it needs before it writes.
  * NUMERICS  fp32, in the order of k, rounded at the store. */
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/sum_args.h"

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/common/args.h"
 
-#define SUM_MOST 16 /* LT_SUM_MOST. */
+#define SUM_MOST 16 /* As LT_SUM_MOST. */
 
 typedef struct {
     void *y;

@@ -1,11 +1,11 @@
-/* widen.cu: y = code * scale, a matrix of 8-bit floats in DTYPE again, exactly: scales are powers
- * of two. For products on GPUs without 8-bit tensor cores, and of shapes that gemm_sm90.cu does not
- * take.
+/* widen.cu: y = code * scale: converts a matrix of 8-bit floats to DTYPE, exactly, because scales
+ * are powers of two. For products on GPUs without 8-bit tensor cores, and of shapes that
+ * gemm_sm90.cu does not take.
  *
  * SHAPES    x (R, C) of E5M2 or not, rows ld apart; y (R, C) contiguous; scale by KIND: 1 tensor, 2
  *           row, 3 block (scaled.cu).
- * BOUND     3 bytes an element of BF16. One thread computes one element, since the product after it
- *           is slower. */
+ * BOUND     3 bytes per element of BF16. One thread computes one element, since the product after
+ *           it is slower. */
 #include "common/fp8.cuh"
 #include "kernels/cuda/ops/widen_args.h"
 

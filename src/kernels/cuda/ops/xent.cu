@@ -1,14 +1,15 @@
-/* xent.cu — cross-entropy of logits against labels, forward and the gradient in place, one block a
- * row, rows of any length. With gradient and rows that an SM can hold: xent_held.cu.
+/* xent.cu — cross-entropy of logits against labels, forward and the gradient in place, one
+ * block per row, rows of any length. xent_held.cu serves calls with gradient whose rows an SM can
+ * hold.
  *
  * SHAPES    logits (rows, V) of DTYPE, rows ld apart; labels (rows) int32, -1 ignored; loss, lse
  *           (rows) fp32; best (rows) int32.
- * MAP       1024 threads a row; pieces of W.
+ * MAP       1024 threads per row; pieces of W.
  * MOVEMENT
  *     pass 1  row HBM ──16 B/thread──▶ running max and sum of exponentials (online) ─▶ block: lse
  *     pass 2  row, now from L2 (two rows an SM at V = 50k: 26 MB of 50) ──▶ softmax - onehot ──▶
  *                 row HBM
- * BOUND     4 bytes a logit (bf16) with gradient, 2 without. 8192 x 50304: 549 us at 3.0 TB/s.
+ * BOUND     4 bytes per logit (bf16) with gradient, 2 without. 8192 x 50304: 549 us at 3.0 TB/s.
  * NUMERICS  fp32; the maximum is subtracted before the exponential; fixed order of sums.
  *           SOFTCAP 1: logits pass through softcap * tanh(x / softcap) first. WEIGHTS 1: weights
  *           (rows) fp32 scale the rows' gradients. */
@@ -44,9 +45,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) xent(const lt_cuda_xent_ar
         }
         __syncthreads();
     }
-    if (threadIdx.x == 0) { /* Before the logits change. */
+    if (threadIdx.x == 0) { /* Read before the logits change. */
         const float hit = label >= 0 ? capped(TO_F32(DTYPE, row[label]), a.softcap) : 0.0f;
-        /* Exact differences first: logits may be large. */
+        /* The exact difference is taken first, because logits may be large. */
         a.loss[blockIdx.x] = label >= 0 ? row_log - (hit - row_top) : 0.0f;
         if (a.lse) {
             a.lse[blockIdx.x] = row_lse;

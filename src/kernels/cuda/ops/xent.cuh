@@ -5,10 +5,10 @@
 
 #include "common/vec.cuh"
 
-#ifndef WEIGHTS /* 1: a weight a row behind the other arguments scales its gradient. */
+#ifndef WEIGHTS /* 1: the last argument has a weight per row that scales the row's gradient. */
 #define WEIGHTS 0
 #endif
-#define NEGATIVE __uint_as_float(0xff800000u) /* -inf */
+#define NEGATIVE __uint_as_float(0xff800000u) /* -inf. */
 #define LOG2_E   1.4426950409f
 
 INLINE float capped(float x, float softcap) {
@@ -32,7 +32,7 @@ INLINE void running_add(running *r, float *x, int col, float softcap) {
         x[i] = capped(x[i], softcap);
         most = fmaxf(most, x[i]);
     }
-    if (most > r->top) { /* Rescale what was summed; rare after the first pieces. */
+    if (most > r->top) { /* Rescale the sum so far; this is rare after the first pieces. */
         r->sum *= exp2_fast((r->top - most) * LOG2_E);
         r->top = most;
 #pragma unroll
@@ -47,8 +47,8 @@ INLINE void running_add(running *r, float *x, int col, float softcap) {
     r->sum += r->top > NEGATIVE ? part : 0.0f;
 }
 
-/* share: of the softmax, what the row's gradient is scaled by over the sum of exponentials; hot:
- * taken from the label's column. */
+/* share: the factor of the exponentials, which is the scale of the row's gradient over their sum;
+ * hot: subtracted in the label's column. */
 INLINE void gradient(float *x, int col, int label, float row_top, float share, float hot,
                      float softcap) {
 #pragma unroll

@@ -47,7 +47,7 @@ typedef struct {
     const float *weights;
 } lt_cuda_xent_rest_args;
 
-/* Dynamic shared memory of xent_held.cu in bytes: this many pieces of 16 bytes a thread. */
+/* Dynamic shared memory of xent_held.cu in bytes: this many pieces of 16 bytes per thread. */
 #define LT_XENT_HELD_BYTES(threads, pieces) ((threads) * (pieces)*16)
 
 static_assert(sizeof(lt_cuda_xent_args) == 72, "the same on host and device");

@@ -2,19 +2,19 @@
  * once, and stays in its SM until its gradient is written.
  *
  * SHAPES    logits (rows, V) of DTYPE, rows ld apart, 16-byte aligned; labels (rows) int32, -1
- *           ignored; loss, lse (rows) fp32; best (rows) int32. V <= PIECES * THREADS * W; SMEM of a
- *           thread's PIECES pieces of 16 bytes lie in shared memory, the rest in registers.
- * MAP       resident blocks of THREADS threads: two an SM, or one for the longest rows; a block
+ *           ignored; loss, lse (rows) fp32; best (rows) int32. V <= PIECES * THREADS * W. Of a
+ *           thread's PIECES pieces of 16 bytes, SMEM are in shared memory, the rest in registers.
+ * MAP       resident blocks of THREADS threads: two per SM, or one for the longest rows; a block
  *           takes rows blockIdx, blockIdx + grid, ..
  * MOVEMENT
  *     1  row HBM ──cp.async──▶ smem ──▶ running max and sum of exponentials (online), as the
- *            pieces come ─▶ block: lse
- *     2  smem ──▶ softmax - onehot ──▶ row HBM; behind it the same piece of the block's next row is
- *            on its way: reads and writes always run side by side.
- *        A thread touches only the 16 bytes that it copied itself: no barrier but the two of the
- *        sums.
- * BOUND     4 bytes a logit (bf16). 8192 x 50304: 549 us at 3.0 TB/s. Exponentials: 2 a logit, 16 a
- *           clock: a third of that.
+ *            pieces arrive ─▶ block: lse
+ *     2  smem ──▶ softmax - onehot ──▶ row HBM; after it the same piece of the block's next
+ *            row is requested: reads and writes always overlap.
+ *        A thread touches only the 16 bytes that it copied itself: the only barriers are the two
+ *        of the sums.
+ * BOUND     4 bytes per logit (bf16). 8192 x 50304: 549 us at 3.0 TB/s. Exponentials: 2 per
+ *           logit, 16 per clock: a third of that.
  * NUMERICS  fp32; the maximum is subtracted before the exponential; fixed order of sums. SOFTCAP 1:
  *           logits pass through softcap * tanh(x / softcap) first. WEIGHTS 1: weights (rows) fp32
  *           scale the rows' gradients. */
@@ -23,15 +23,15 @@
 #include "kernels/cuda/ops/xent_args.h"
 
 #define WARPS      (THREADS / WARP)
-#define CHUNK      4 /* Pieces that are asked for, and awaited, together. */
+#define CHUNK      4 /* Pieces that are requested, and awaited, together. */
 #define CHUNKS     ((SMEM + CHUNK - 1) / CHUNK)
-#define MIN_BLOCKS (1024 / THREADS) /* An SM */
+#define MIN_BLOCKS (1024 / THREADS) /* Per SM. */
 #define IN_REGS    (PIECES - SMEM)
 static_assert(W > 1 && SMEM <= PIECES && THREADS % WARP == 0, "pieces of 16 bytes");
 static_assert(SMEM * THREADS * sizeof(uint4) == LT_XENT_HELD_BYTES(THREADS, SMEM), "smem");
 
 typedef struct {
-    DTYPE *row, *next; /* next: NULL behind the last row */
+    DTYPE *row, *next; /* next: NULL after the last row. */
     uint4 *smem;       /* [SMEM][THREADS] */
     int cols;
 } place;
@@ -39,7 +39,7 @@ typedef struct {
 INLINE int col_of(int piece) {
     return (piece * THREADS + (int)threadIdx.x) * W;
 }
-/* A chunk of the row `from`; nothing where it is NULL, or behind its end. */
+/* Request a chunk of the row `from`; nothing if it is NULL, or past its end. */
 INLINE void chunk_fetch(const place *p, const DTYPE *from, int piece) {
     const int col = col_of(piece);
     if (from != 0 && piece < SMEM && col < p->cols) {
@@ -55,8 +55,8 @@ INLINE uint4 register_fetch(const place *p, const DTYPE *from, int piece) {
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     xent_held(const lt_cuda_xent_held_args a) {
     extern __shared__ __align__(16) uint4 smem[];
-    /* The two places are used by turns, so that the next row does not overwrite what this row's
-     * threads read. */
+    /* The two sets are used in turn, so that the next row does not overwrite what threads still
+     * read for this one. */
     __shared__ float slots[2][2][WARPS];
     __shared__ int best_shared[2];
     uint4 kept[IN_REGS > 0 ? IN_REGS : 1];
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
          row += gridDim.x, turn ^= 1, label = next_label) {
         const int after = row + (int)gridDim.x;
         running r = {NEGATIVE, 0.0f, a.cols};
-        /* The label's logit, loaded before the logits change, and needed after the sums. */
+        /* The label's logit, loaded before the logits change; it is needed after the sums. */
         DTYPE hit = FROM_F32(DTYPE, 0.0f);
         p.row = p.next, p.next = after < a.rows ? p.row + (i64)gridDim.x * a.ld : 0;
         next_label = after < a.rows ? a.labels[after] : -1;
@@ -88,7 +88,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             best_shared[turn] = a.cols;
         }
 #pragma unroll 1
-        /* 1. Empty groups replace those that have arrived, so there are always CHUNKS of them. */
+        /* 1. Empty groups replace those that have arrived, so that there are always CHUNKS of
+         * them. */
         for (int c = 0; c < CHUNKS; c++) {
             cp_async_wait(CHUNKS - 1);
 #pragma unroll
@@ -121,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             __syncthreads();
         }
         if (threadIdx.x == 0) {
-            /* Exact differences first: logits may be large. */
+            /* The exact difference is taken first, because logits may be large. */
             a.loss[row] = label >= 0 ? row_log - (capped(TO_F32(DTYPE, hit), a.softcap) - row_top)
                                      : 0.0f;
             if (a.lse) {

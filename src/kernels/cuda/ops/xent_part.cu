@@ -1,17 +1,17 @@
-/* xent_part.cu — cross-entropy where this GPU has a part of the vocabulary, and other ranks have
- * the other parts: facts of the GPU's own part, and the result from the facts of all parts. One
- * block a row.
+/* xent_part.cu — cross-entropy if this GPU has one part of the vocabulary and other ranks have
+ * the others: the facts of the GPU's own part, and the result from the facts of all parts. One
+ * block per row.
  *
  * SHAPES    logits (rows, V) of DTYPE, rows ld apart, ids first .. first + V - 1; labels (rows)
  *           int32 of the whole vocabulary, -1 ignored; part (rows, 4), parts (n, rows, 4) fp32: the
  *           largest logit, the sum of exponentials over it, the label's logit, the largest one's id
  *           (lt_xent_args); loss, lse (rows) fp32; best (rows) int32.
- * MAP       1024 threads a row; pieces of W.
+ * MAP       1024 threads per row; pieces of W.
  * MOVEMENT
  *     xent_facts  row HBM ──16 B/thread──▶ running max and sum of exponentials (online) ─▶ part
  *     xent_rest   parts ──▶ every thread adds them up; row HBM ──▶ softmax - onehot ──▶ row HBM
- * BOUND     6 bytes a logit (bf16) with gradient, 2 without. The ranks' exchange stands between the
- *           two reads, so no SM can hold the row.
+ * BOUND     6 bytes per logit (bf16) with gradient, 2 without. The ranks exchange facts between
+ *           the two reads, so no SM can hold the row.
  * NUMERICS  fp32; facts are added in the order of the parts, so every rank has the same bits.
  *           SOFTCAP and WEIGHTS: xent.cu. */
 #include "ops/xent.cuh"
@@ -60,7 +60,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) xent_rest(const lt_cuda_xe
     const float *facts = a.parts + (i64)blockIdx.x * FACTS;
     const i64 apart = (i64)gridDim.x * FACTS;
     const int label = a.labels[blockIdx.x], start = threadIdx.x * W;
-    for (int i = 0; i < a.n_parts; i++) { /* Parts rise by id: the first of equal maxima. */
+    /* Parts are in the order of ids, so the first of equal maxima has the lowest id. */
+    for (int i = 0; i < a.n_parts; i++) {
         const float *fact = facts + i * apart;
         if (fact[0] > top || i == 0) {
             top = fact[0];
@@ -73,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) xent_rest(const lt_cuda_xe
     }
     const float row_log = logf(sum), row_lse = top + row_log;
     if (threadIdx.x == 0) {
-        /* Exact differences first: logits may be large. */
+        /* The exact difference is taken first, because logits may be large. */
         a.loss[blockIdx.x] = label >= 0 ? row_log - (hit - top) : 0.0f;
         if (a.lse) {
             a.lse[blockIdx.x] = row_lse;

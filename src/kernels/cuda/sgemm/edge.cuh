@@ -9,8 +9,8 @@
 INLINE float edge_load(const float *p, int row, int col, int rows, int cols, int ld) {
     return row < rows && col < cols ? p[(i64)row * ld + col] : 0.0f;
 }
-/* Elements (row, col..col+3): one 16-byte read where the four exist and lie aligned (`vec`: base
- * and ld allow it), else one by one. */
+/* Elements (row, col..col+3): one 16-byte read if all four exist and are aligned (`vec`: base and
+ * ld allow it), else one by one. */
 INLINE float4 edge_load4(const float *p, int row, int col, int rows, int cols, int ld, bool vec) {
     if (vec && row < rows && col + 3 < cols) {
         return *(const float4 *)&p[(i64)row * ld + col];

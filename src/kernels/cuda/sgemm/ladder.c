@@ -1,5 +1,5 @@
 /* ladder.c: the rungs of the SGEMM ladder, one idea each, with one calling convention. The last
- * rungs are the shipped kernel. */
+ * rungs are specialisations of the shipped kernel. */
 #include "kernels/cuda/sgemm/rung_args.h"
 #include "kernels/cuda/sgemm/sgemm.h"
 

@@ -1,8 +1,8 @@
 /* sgemm.c: launcher of sgemm.cu. See sgemm.h.
  *
- * The tile of a call is the tuner's winner for its shape class, from a text file of the kernel
- * cache, one line a class. Without one it is the tile of the shipped table, and the number of
- * blocks that share its K, with the least modelled time. */
+ * The tile of a call is the tuner's winner for its shape class, from a text file in the kernel
+ * cache with one line per class. Without such a line, the tile of the shipped table and the
+ * number of blocks that share its K are those with the least modelled time. */
 #include "kernels/cuda/ops/rearrange_args.h"
 #include "kernels/cuda/sgemm/sgemm.h"
 #include "kernels/cuda/sgemm/sgemm_args.h"
@@ -14,17 +14,17 @@
 #include "kernels/cuda/sgemm/tune.h"
 #include "kernels/cuda/specs.h"
 
-/* K depth of a stage: a row of A's tile is 128 bytes, one swizzle atom. */
+/* Depth of a stage in K: a row of A's tile is 128 bytes, one swizzle atom. */
 #define BK              LT_SGEMM_K
 #define WARP            32
 #define MAX_REGISTERS   255
 #define SM_REGISTERS    65536
-#define TMA_BOX_MAX     256 /* Elements of a box dimension. */
+#define TMA_BOX_MAX     256 /* Most elements of a box in one dimension. */
 #define MAX_PARTS       8
 #define MAX_CLUSTER     4
-#define FLAGS_BYTES     16384  /* One int a tile, or a share of it. */
-#define PARTS_BYTES_SM  196608 /* Sums that an SM's registers can hold, at most. */
-#define UNALIGNED_FLOPS 25e12  /* Measured on an H100: 4097^3 as it lies, and 4096^3. */
+#define FLAGS_BYTES     16384  /* One int per tile, or per share of one. */
+#define PARTS_BYTES_SM  196608 /* The most sums that an SM's registers can hold. */
+#define UNALIGNED_FLOPS 25e12  /* Measured on an H100: 4097^3 read unaligned, and 4096^3. */
 #define ALIGNED_FLOPS   50e12
 #define COPY_BYTES_S    2.5e12
 #define COPY_LAUNCHES_S 6e-6
@@ -115,7 +115,8 @@ void lt_sgemm_tile_text(char out[256], const lt_sgemm_tile *t) {
              t->keep_order ? " --ptxas-options=-O1" : "");
 }
 
-/* Rows of whole 16 bytes, as the copy engine and cp.async of 16 bytes need them. */
+/* Are the rows whole multiples of 16 bytes, as the copy engine and cp.async of 16 bytes need
+ * them? */
 static bool is_aligned(const float *p, int ld) {
     return ((uintptr_t)p & 15) == 0 && ld % 4 == 0;
 }
@@ -134,12 +135,12 @@ bool lt_sgemm_tile_shares(const lt_sgemm_tile *t, const lt_sgemm_args *a,
                                   (int64_t)info->n_sms * PARTS_BYTES_SM));
 }
 
-/* The shipped tiles and what was measured of them on an H200 (24 shapes, 9 ways to share K;
+/* The shipped tiles and what was measured for them on an H200 (24 shapes, 9 ways to share K;
  * docs/speed/sgemm.md): the share of the multiply-add peak that one block alone on an SM reaches,
- * and that blocks_per_sm of them reach together; what a block costs beside its products; what it
- * costs to add PARTS parts through the L2. Unrolled by 4: NVRTC 12.4 to 13.3 leave a loop of 8
- * quads rolled, and a rolled one loses the order that spares register reads (34 instead of 50.6
- * TFLOP/s with 13.0). */
+ * and that blocks_per_sm blocks reach together; what a block costs beside its products; what it
+ * costs to add PARTS parts through the L2. Unrolled by 4: NVRTC 12.4 to 13.3 do not unroll a loop
+ * of 8 quads, and a loop that is not unrolled loses the order that spares register reads (34
+ * instead of 50.6 TFLOP/s with 13.0). */
 static const struct {
     lt_sgemm_tile tile;
     double alone, together, block_us, add_us;
@@ -156,8 +157,8 @@ static const struct {
     {{4, 4, 8, 1, 2, 3, 8, 8, 4, LT_SGEMM_TMA, true, 1, 1}, 0.175, 0.60, 2.2, 1.3}, /* 32 x 32 */
 };
 
-/* Efficiency with `blocks` blocks on an SM at once, at most blocks_per_sm: it goes from `alone` to
- * `together` as x / (a + b x). */
+/* Efficiency with `blocks` blocks on an SM at once, at most blocks_per_sm: it rises from `alone`
+ * to `together` as x / (a + b x). */
 static double efficiency_of(size_t row, const lt_sgemm_tile *t, double blocks) {
     const double full = t->blocks_per_sm;
     const double one = 1 / shipped[row].alone, all = full / shipped[row].together;
@@ -165,11 +166,11 @@ static double efficiency_of(size_t row, const lt_sgemm_tile *t, double blocks) {
     return blocks / (one + b * (blocks - 1));
 }
 
-/* What a product takes with row's tile as *t has it, modelled: the SM with the most blocks makes
- * them in rounds of as many as fit. */
+/* Modelled time of a product with row's tile as adapted in *t: the SM with the most blocks
+ * computes them in rounds of as many as fit. */
 static double time_us(size_t row, const lt_sgemm_tile *t, const lt_sgemm_args *a,
                       const lt_cuda_info *info) {
-    /* FLOP that an SM does in a microsecond. */
+    /* FLOP that an SM computes in a microsecond. */
     const double per_us = 2.0 * LT_SGEMM_FMA_PER_SM * info->clock_mhz;
     const double sharers = t->cluster * t->parts,
                  blocks = ceil((double)tile_count(a, t) * sharers / info->n_sms),
@@ -183,14 +184,15 @@ static double time_us(size_t row, const lt_sgemm_tile *t, const lt_sgemm_args *a
     return us + (t->parts > 1 ? shipped[row].add_us / t->cluster : 0) + (t->cluster > 1 ? 1 : 0);
 }
 
-/* Clusters that do not fill the GPU are put together on some of its SMs, while others stay idle. */
+/* Clusters that do not fill the GPU are placed together on some of its SMs, while others stay
+ * idle. */
 static bool cluster_fills(const lt_sgemm_tile *t, const lt_sgemm_args *a,
                           const lt_cuda_info *info) {
     return t->cluster == 1 || 10 * tile_count(a, t) * t->cluster * t->parts >=
                                   7 * (int64_t)info->n_sms * t->blocks_per_sm;
 }
 
-/* The row's tile as this device and these operands can have it; false: not at all. */
+/* Adapt the row's tile to this device and these operands. False: they cannot use it. */
 static bool tile_adapt(lt_sgemm_tile *t, lt_sgemm_copy copy, const lt_cuda_info *info) {
     t->copy = copy;
     t->stages = copy == LT_SGEMM_TMA || t->stages > 3 ? t->stages : 3;
@@ -232,7 +234,7 @@ lt_sgemm_tile lt_sgemm_tile_choose(lt_cuda *c, const lt_sgemm_args *a) {
 lt_err lt_sgemm_workspace_open(lt_cuda *c, void **out) {
     const size_t bytes = FLAGS_BYTES + (size_t)lt_cuda_get_info(c)->n_sms * PARTS_BYTES_SM;
     LT_TRY(lt_cuda_alloc(c, out, bytes, "sgemm workspace"));
-    LT_TRY(lt_cuda_fill(c, NULL, *out, 0, FLAGS_BYTES)); /* Every call leaves them at 0. */
+    LT_TRY(lt_cuda_fill(c, NULL, *out, 0, FLAGS_BYTES)); /* Every call leaves the flags at 0. */
     return lt_cuda_sync(c, NULL);
 }
 
@@ -317,7 +319,8 @@ size_t lt_sgemm_aligned_bytes(const lt_sgemm_args *a) {
     return flops * (1 / UNALIGNED_FLOPS - 1 / ALIGNED_FLOPS) > copies_s ? a_bytes + b_bytes : 0;
 }
 
-/* Have *p (rows, cols), rows *ld apart, copied to *room if its rows are not aligned. */
+/* Make sure that *p (rows, cols), whose rows are *ld apart, has aligned rows: if not, copy it to
+ * *room. */
 static lt_err align(lt_cuda *c, CUstream s, const float **p, int *ld, int rows, int cols,
                     unsigned char **room) {
     const lt_cuda_kernel *k;
@@ -352,7 +355,8 @@ lt_err lt_sgemm(lt_cuda *c, CUstream s, const lt_sgemm_args *a) {
     return lt_sgemm_with(c, s, &v, &t);
 }
 
-/* Every shipped tile by every way to copy; shared among the blocks of a cluster, and in parts. */
+/* Every shipped tile with every way to copy; with K shared among the blocks of a cluster, and in
+ * parts. */
 void lt_specs_sgemm(lt_specs *l) {
     static const struct { int cluster, parts; } shares[] = {{1, 1}, {2, 4}};
     for (size_t i = 0; i < sizeof shipped / sizeof *shipped; i++) {

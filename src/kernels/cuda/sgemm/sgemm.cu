@@ -5,11 +5,11 @@
  *           beta 0, c is not read.
  * CONSTANTS A lane holds TM x TN sums, a warp is LANES_M x (32 / LANES_M) lanes, a block WARPS_M x
  *           WARPS_N warps, tile BM x BN; K goes in stages of BK = 32, STAGES of them in shared
- *           memory, UNROLL quads of steps a turn of the loop. COPY: 0 copy engine (needs lda, ldb
- *           multiples of 4 and 16-byte aligned bases; sm_90), 1 cp.async of 16 bytes (the same
- *           alignment, sm_80), 2 cp.async of 4 bytes (anything). CLUSTER x PARTS blocks share a
- *           tile's K (at least this many stages of it): PARTS clusters of CLUSTER blocks each
- *           (CLUSTER > 1 needs COPY 0).
+ *           memory, UNROLL quads of steps per turn of the loop. COPY: 0 copy engine (needs lda,
+ *           ldb multiples of 4 and 16-byte aligned bases; sm_90), 1 cp.async of 16 bytes (the
+ *           same alignment, sm_80), 2 cp.async of 4 bytes (anything). CLUSTER x PARTS blocks
+ *           share a tile's K (at least this many stages of it): PARTS clusters of CLUSTER blocks
+ *           each (CLUSTER > 1 needs COPY 0).
  * MOVEMENT
  *     A  HBM ──one box 32 x BM──▶ smem [BM][32], 16-byte chunks XOR-swizzled by row
  *                                               ──LDS.128: 4 k of one row──▶ a[TM]
@@ -19,32 +19,32 @@
  *           So nothing but multiply-adds and 16-byte reads is left in the loop; the copy engine
  *           does the rest.
  * PIPELINE  full[s]: the copy engine's bytes have arrived. empty[s]: every warp has read its last
- *           word. Thread 0 refills a stage as it leaves it. Warps drift apart freely; there is no
- *           block-wide barrier in the loop. Fragments of the next step are read while this one
- *           multiplies: b has two buffers; a[i] is refilled right after its last use.
- * REGISTERS are the limit on this chip. A scheduler issues one multiply-add a clock, which needs
- *           three operands; the register file has two banks (even, odd) that give one operand a
- *           clock each. Measured on an H100 with patched machine code: 3 reads a multiply-add run
- *           at 44 TFLOP/s, 2.5 at 52, 2.25 at 57, 2.06 at 63. The operand cache helps: an operand
- *           that the next instruction uses again is not read again. Hence the order of the
- *           products: along a row of sums with a[i] held, back along the next row (b's last operand
- *           is held at the turn). ptxas at its usual level reorders this into runs of 2 to 8 and
- *           spoils it (2.16 reads and bank conflicts: 47 TFLOP/s); at -O1 it keeps the order
- *           (2.05), so the kernel is compiled with -O1.
+ *           word. Thread 0 refills a stage as soon as it is empty. Warps may drift apart, because
+ *           there is no block-wide barrier in the loop. Fragments of the next step are read while
+ *           this one multiplies: b has two buffers; a[i] is refilled right after its last use.
+ * REGISTERS are the limit on this chip. A scheduler issues one multiply-add per clock, which
+ *           needs three operands; the register file has two banks (even, odd) that give one
+ *           operand per clock each. Measured on an H100 with patched machine code: 3 reads per
+ *           multiply-add run at 44 TFLOP/s, 2.5 at 52, 2.25 at 57, 2.06 at 63. The operand cache
+ *           helps: an operand that the next instruction uses again is not read again. Hence the
+ *           order of the products: along a row of sums with a[i] held, back along the next row
+ *           (b's last operand is held at the turn). ptxas at its usual level reorders this into
+ *           runs of 2 to 8 and spoils it (2.16 reads and bank conflicts: 47 TFLOP/s); at -O1 it
+ *           keeps the order (2.05), so the kernel is compiled with -O1.
  * BOUND     2 m n k flop / (132 SMs x 128 x 1.98 GHz = 66.9 TFLOP/s); issue slots: TM TN 4 / (4 TM
  *           TN + TM + 4 TN / 4 ...) = 95 %.
  * K SHARED  A product of few tiles leaves most SMs without work, so each of CLUSTER x PARTS blocks
  *           multiplies one part of its K. The blocks of a cluster leave their sums in shared
  *           memory, where the ring was; each reads one CLUSTER-th of the tile from all of them and
- *           adds. What clusters have of that share goes through sums[] (it stays in the L2): the
- *           one that comes last, told by a count, adds all and stores C. Nobody waits for another
- *           cluster. Clusters of 4 and 8 are not used: they start only where one GPC has room for
- *           all of their blocks, and many SMs stay idle.
+ *           adds. The clusters' sums of that share go through sums[] (which stays in the L2): the
+ *           cluster that arrives last, as a counter tells, adds them all and stores C. No cluster
+ *           waits for another. Clusters of 4 and 8 are not used: they start only where one GPC
+ *           has room for all of their blocks, and many SMs stay idle.
  * NUMERICS  Products in k order, one sum an element, fused multiply-add: the same bits every run,
  *           and for every tile size. Where K is shared, an element is the sum of its clusters'
  *           sums, each the sum of its blocks', in k order: the same bits every run.
- * LADDER    ladder/01_naive .. 10_double_buffered; rungs 11 to 15 are this file with ever more of
- *           it switched on (ladder.c).
+ * LADDER    ladder/01_naive .. 10_double_buffered; rungs 11 to 15 are this file with more and
+ *           more of its parts enabled (ladder.c).
  * REFS      maxas (S. Gray) on banks and reuse, Jia et al. 2018 (arXiv:1804.06826) on Volta's
  *           banks. */
 #include "sgemm/tile.cuh"
@@ -55,9 +55,9 @@
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
-#define SHARERS (CLUSTER * PARTS) /* Blocks of a tile. */
+#define SHARERS (CLUSTER * PARTS) /* Blocks that share a tile. */
 #if SHARERS > 1
-#define QUARTETS (TM * TN / 4) /* Sums of a thread, 16 bytes each. */
+#define QUARTETS (TM * TN / 4) /* Sums of a thread, in units of 16 bytes. */
 #define SHARE    (QUARTETS / CLUSTER)
 static_assert(QUARTETS % CLUSTER == 0, "the blocks of a cluster add equal shares");
 #endif
@@ -87,12 +87,12 @@ INLINE void cluster_add(float4 *held, const float (*sum)[TN], u8 *smem, int rank
             held[q].x += v.x, held[q].y += v.y, held[q].z += v.z, held[q].w += v.w;
         }
     }
-    cluster_sync(); /* No block leaves while another reads its shared memory. */
+    cluster_sync(); /* No block may exit while another reads its shared memory. */
 }
 #endif
 #if PARTS > 1
-/* Leave the share of part `part`; true for the one that came last, whose held is then the sum over
- * all parts. */
+/* Store the share of part `part`. Returns true in the cluster that arrives last, whose held is
+ * then the sum over all parts. */
 INLINE bool parts_add(float4 *held, float4 *sums, int *arrived, int part) {
     __shared__ bool is_last;
     float4 *const parts = sums + threadIdx.x;
@@ -209,8 +209,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                     mbarrier_wait(smem_addr(&full[stage]), phase);
                 }
 #else
-                cp_async_wait(STAGES - 3); /* Stage t + 1 is here, */
-                /* and every warp has left stage t - 1: its place is free. */
+                cp_async_wait(STAGES - 3); /* Stage t + 1 has arrived, */
+                /* and every warp has left stage t - 1, so its place is free. */
                 __syncthreads();
                 if (t > 0 && t + STAGES - 1 < n_stages) {
                     const int free = left == 0 ? STAGES - 1 : left - 1;
@@ -236,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         }
 #endif
     }
-    /* 4. C, 16 bytes at a time where it allows. */
+    /* 4. Store C, 16 bytes at a time if its alignment allows it. */
     const bool vec = vec_ok(c, ldc);
     const int row0 = row + warp / WARPS_N * LANES_M * TM + lane_m,
               col0 = col + warp % WARPS_N * LANES_N * TN + lane_n * 4;

@@ -9,9 +9,9 @@ typedef struct {
     float *c;
     int m, n, k, ldc;
     float alpha, beta;
-    const float *a, *b; /* without the copy engine */
+    const float *a, *b; /* Without the copy engine. */
     int lda, ldb;
-    LT_ELEM(float4) * sums; /* with PARTS > 1 */
+    LT_ELEM(float4) * sums; /* With PARTS > 1. */
     int *arrived;
 } lt_cuda_sgemm_args;
 

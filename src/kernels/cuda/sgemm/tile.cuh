@@ -37,15 +37,15 @@ INLINE float4 lds128(u32 addr) {
 INLINE float part(float4 v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
-/* Row i of this lane's A: four k. With 4 rows of lanes, odd i stand in the other half of the
- * swizzle atom. */
+/* Row i of this lane's A: four values of k. With 4 rows of lanes, rows with odd i are in the
+ * other half of the swizzle atom. */
 INLINE float4 a_read(u32 addr, int i) {
     return lds128((LANES_M == 4 && (i & 1) ? addr ^ 64 : addr) + i * LANES_M * ROW_BYTES);
 }
 
 #if COPY == COPY_TMA
 #define MAPS const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b,
-/* Thread 0: ask for K stage t of the tile's A and B. */
+/* Thread 0 requests stage t of the tile's A and B. */
 INLINE void stage_fetch(u32 dst, u32 bar, const tensor_map *map_a, const tensor_map *map_b, int row,
                         int col, int t) {
     mbarrier_expect(bar, STAGE_BYTES);
@@ -54,10 +54,10 @@ INLINE void stage_fetch(u32 dst, u32 bar, const tensor_map *map_a, const tensor_
 }
 #else
 #define MAPS
-#define SPAN              (COPY == COPY_16 ? 4 : 1) /* Floats a copy. */
-/* All threads: the same by cp.async; zeros beyond the edges. A loop that ends at a count of turns
- * leaves no registers behind: one that ended at the last piece had a rest of unknown length, whose
- * addresses were kept, and spilled, through the loop over K. */
+#define SPAN              (COPY == COPY_16 ? 4 : 1) /* Floats per copy. */
+/* All threads request the same by cp.async, with zeros beyond the edges. A loop with a fixed
+ * number of turns needs no further registers: a loop that ended at the last piece had a remainder
+ * of unknown length, whose addresses were kept, and spilled, through the loop over K. */
 #define TURNS(pieces)     (((pieces) + THREADS - 1) / THREADS)
 #define INSIDE(v, pieces) ((pieces) % THREADS == 0 || (v) < (pieces))
 INLINE void stage_fetch(u32 dst, const float *a, const float *b, int lda, int ldb, int row, int col,
@@ -97,16 +97,16 @@ INLINE void stage_fetch(u32 dst, const float *a, const float *b, int lda, int ld
 }
 #endif
 
-/* Where a tile stands: tiles go down GROUP_M rows before the next column, so that the A and B rows
- * of a wave stay in L2. */
+/* The place of a tile: tiles go down GROUP_M rows before the next column, so that the A and B
+ * rows of a wave stay in L2. */
 INLINE int2 tile_corner(int tile, int m, int n) {
     const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN, group = GROUP_M * tiles_n;
     const int first = tile / group * GROUP_M, height = min(tiles_m - first, GROUP_M);
     return make_int2((first + tile % group % height) * BM, tile % group / height * BN);
 }
 
-/* Four k steps: sum += a b, with the fragments of the step after read on the way: b one step ahead,
- * a[i] when its row is done. */
+/* Four steps of k: sum += a b. The fragments of the next step are read on the way: b one step
+ * ahead, a[i] when its row is done. */
 INLINE void quad(float (*sum)[TN], float4 *a, float4 (*b)[TN / 4], u32 b_now, u32 b_next,
                  u32 a_next) {
 #pragma unroll
@@ -122,7 +122,7 @@ INLINE void quad(float (*sum)[TN], float4 *a, float4 (*b)[TN / 4], u32 b_now, u3
             const float x = part(a[i], kk);
 #pragma unroll
             for (int step = 0; step < TN; step++) {
-                /* There and back: at the turn, b's operand stays. */
+                /* Back and forth: at the turn, b's operand stays. */
                 const int j = i & 1 ? TN - 1 - step : step;
                 sum[i][j] += x * part(held[j / 4], j % 4);
             }

@@ -1,6 +1,6 @@
 /* tune.c: `lateen tune sgemm`: try every tile, remember the fastest.
  *
- * The file: <cache>/sgemm-<GPU's name>.tune, one line a shape class:
+ * The file: <cache>/sgemm-<GPU's name>.tune, one line per shape class:
  *     m n k copy | tm tn lanes_m warps_m warps_n stages blocks_per_sm group_m unroll keep_order
  *     cluster parts tflops
  * The class is m, n, k rounded up to powers of two. The file is read once a process and kept; a
@@ -24,8 +24,9 @@
 #define MAX_ROWS       512
 #define MAX_TILES      2048
 #define FILE_BYTES_MAX ((size_t)1 << 20)
-#define N_FINALISTS    8 /* Tiles; each with every way to share K. */
-static const int ways[][2] = {{1, 1}, {1, 2}, {1, 4}, {1, 8}, {2, 1}, {2, 2}}; /* cluster, parts */
+#define N_FINALISTS    8 /* Tiles; each is tried with every way to share K. */
+/* cluster, parts. */
+static const int ways[][2] = {{1, 1}, {1, 2}, {1, 4}, {1, 8}, {2, 1}, {2, 2}};
 #define N_WAYS ((int)(sizeof ways / sizeof *ways))
 
 typedef struct {
@@ -60,7 +61,7 @@ static lt_err tune_path(char path[LT_PATH_BYTES], const char *gpu) {
     return lt_path_join(path, dir, name);
 }
 
-/* Under the lock. */
+/* The caller holds the lock. */
 static void rows_read(const char *gpu) {
     char path[LT_PATH_BYTES], *text = NULL;
     size_t bytes;
@@ -146,7 +147,7 @@ static lt_err winner_keep(lt_cuda *c, int m, int n, int k, const lt_sgemm_tile *
     lt_err err = LT_OK;
     tune_row *r;
     pthread_mutex_lock(&memory.lock);
-    memory.read = false; /* Another process may have written since. */
+    memory.read = false; /* Another process may have written it since. */
     rows_read(lt_cuda_get_info(c)->name);
     r = row_find(m, n, k, (int)t->copy);
     if (r == NULL && memory.n_rows == MAX_ROWS) {
@@ -186,11 +187,11 @@ static void refusal_note(refusal_count *counts, const char *why) {
     counts[i].count++;
 }
 
-/* Every combination the device does not refuse, at most max. */
+/* Every combination that the device does not refuse, at most max. */
 static int space_fill(candidate *out, int max, const lt_cuda_info *info, const lt_sgemm_args *a,
                       refusal_count *counts) {
     const lt_sgemm_copy copy = lt_sgemm_copy_allowed(a, info);
-    /* Eight 64 x 128 tiles an SM. */
+    /* Eight tiles of 64 x 128 per SM. */
     const bool large = (double)a->m * a->n > 8192.0 * 8.0 * info->n_sms;
     int n = 0;
     for (int v = 0; v < 4 * 4 * 2 * 3 * 3 * 3 * 3 * 2 * 3; v++) { /* A counter in mixed radix. */
@@ -273,7 +274,7 @@ static int finalists_fill(candidate *out, const candidate *all, const place *pla
     return n;
 }
 
-/* One quick run of each, then the finalists interleaved. */
+/* One quick run of each, then runs of the finalists in turn. */
 static lt_err race(lt_cuda *c, CUstream s, candidate *all, int n, double seconds_max,
                    candidate *finalists, lt_timing *finals, int *n_finals) {
     lt_err err = LT_OK;

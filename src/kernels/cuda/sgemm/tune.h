@@ -1,4 +1,4 @@
-/* tune.h: what the tuner remembers, for sgemm.c. */
+/* tune.h: the winners that the tuner remembers, for sgemm.c. */
 #ifndef LT_KERNELS_CUDA_SGEMM_TUNE_H
 #define LT_KERNELS_CUDA_SGEMM_TUNE_H
 

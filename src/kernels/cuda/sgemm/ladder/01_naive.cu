@@ -1,4 +1,4 @@
-/* 01_naive.cu — C = alpha A B + beta C, rung 1: one thread, one element of C.
+/* 01_naive.cu — C = alpha A B + beta C, rung 1: one thread per element of C.
  *
  * SHAPES    a (m, k), b (k, n), c (m, n), row-major, rows lda, ldb, ldc apart; any sizes.
  * MAP       block of 32 x 32 threads; threadIdx.x walks down the ROWS of C.

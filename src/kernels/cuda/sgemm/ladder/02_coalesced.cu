@@ -4,7 +4,7 @@
  *           128-byte line), one float of A that all lanes share (a broadcast), and writes one line
  *           of C. Nothing else changes: memory is read in lines, so the order of the lanes decides
  *           how many lines are read.
- * BOUND     Still 8 bytes from L1 for each multiply-add a thread does. */
+ * BOUND     Still 8 bytes from L1 for each multiply-add. */
 #include "sgemm/edge.cuh"
 #include "kernels/cuda/sgemm/rung_args.h"
 

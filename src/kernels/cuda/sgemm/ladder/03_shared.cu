@@ -4,8 +4,8 @@
  *           32 tile of A and of B is read once from memory and used 32 times by each thread.
  *           Traffic from L2 falls 32-fold.
  * MOVEMENT  A, B  HBM ──4 B──▶ registers ──▶ smem [32][32] ──2 reads a product──▶ FMA
- * BOUND     Now shared memory: two 4-byte reads a multiply-add; an SM reads 32 words a clock and
- *           could do 128 multiply-adds. */
+ * BOUND     Now shared memory is the limit: two 4-byte reads per multiply-add; an SM reads 32
+ *           words per clock and could do 128 multiply-adds. */
 #include "sgemm/edge.cuh"
 #include "kernels/cuda/sgemm/rung_args.h"
 

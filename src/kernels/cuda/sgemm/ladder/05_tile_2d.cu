@@ -1,6 +1,6 @@
 /* 05_tile_2d.cu — rung 5: a thread computes a square of 8 x 8 elements.
  *
- * IDEA      An outer product: 8 floats of A and 8 of B give 64 multiply-adds, 1 read for 4
+ * IDEA      An outer product: 8 floats of A and 8 of B give 64 multiply-adds, one read per 4
  *           products. Arithmetic grows with the area of the thread's tile, reads only with its
  *           edge. The price is registers: 64 sums and 16 operands.
  * MAP       block 128 x 128 of C, 256 threads as 16 x 16, K in steps of 8. */
@@ -22,7 +22,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) sgemm(const lt_cuda_sgemm_
     float sum[TM][TN] = {{0.0f}};
     for (int k0 = 0; k0 < w.k; k0 += BK) {
 #pragma unroll
-        for (int i = t; i < BM * BK; i += THREADS) { /* 1. Four floats of each matrix a thread. */
+        /* 1. Each thread copies four floats of each matrix. */
+        for (int i = t; i < BM * BK; i += THREADS) {
             a_tile[i / BK][i % BK] = edge_load(w.a, block_row + i / BK, k0 + i % BK, w.m, w.k,
                                                w.lda);
             b_tile[i / BN][i % BN] = edge_load(w.b, k0 + i / BN, block_col + i % BN, w.k, w.n,

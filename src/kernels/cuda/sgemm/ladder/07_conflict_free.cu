@@ -1,11 +1,12 @@
-/* 07_conflict_free.cu — rung 7: no two lanes want different words of one bank at once. Rung 8 is
- * this file with tuned constants.
+/* 07_conflict_free.cu — rung 7: no two lanes access different words of one bank at once. Rung 8
+ * is this file with tuned constants.
  *
- * IDEA      Shared memory has 32 banks of 4 bytes; lanes that want different words of a bank wait
- *           for each other. (a) The transposing store of A put the lanes of a warp on few banks:
- *           rows of A's tile are padded by 4 floats, which spreads them. (b) A thread's columns
- *           come as quads BN / (TN / 4) apart instead of TN neighbours: the lanes of a warp then
- *           read neighbouring 16-byte words of B, all banks once. The same for its rows.
+ * IDEA      Shared memory has 32 banks of 4 bytes; lanes that access different words of a bank
+ *           wait for each other. (a) The transposing store of A put the lanes of a warp on few
+ *           banks: rows of A's tile are padded by 4 floats, which spreads them. (b) A thread's
+ *           columns come as quads BN / (TN / 4) apart instead of TN neighbours: the lanes of a
+ *           warp then read neighbouring 16-byte words of B, all banks once. The same for its
+ *           rows.
  * TUNED     BM, BN, BK, TM, TN are -D constants: `lateen tune sgemm` tries combinations; the table
  *           of the ladder shows the winner. */
 #include "sgemm/edge.cuh"

@@ -1,10 +1,10 @@
-/* 10_double_buffered.cu — rung 10: the next tile is on its way while this one is multiplied.
+/* 10_double_buffered.cu — rung 10: the next tile is loaded while this one is multiplied.
  *
  * IDEA      Two tiles of A and B in shared memory. While the warps multiply tile i, the reads of
  *           tile i+1 from memory are in flight into registers; they are written to the other buffer
- *           afterwards. One barrier a tile instead of two, and the memory's latency (500 cycles and
- *           more) hides behind 16 x 64 multiply-adds. The same one level down: the fragments of
- *           step i+1 are read from shared memory while step i multiplies.
+ *           afterwards. One barrier per tile instead of two, and the memory's latency (500 cycles
+ *           and more) hides behind 16 x 64 multiply-adds. The same idea one level down: the
+ *           fragments of step i+1 are read from shared memory while step i multiplies.
  * COST      16 registers for the tile in flight and 16 for the second fragments, in a budget of 128
  *           (two blocks an SM). */
 #include "sgemm/edge.cuh"
@@ -37,14 +37,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sgemm(const lt_cuda_sge
     float4 b_next = edge_load4(w.b, b_row, block_col + b_col, w.k, w.n, w.ldb, vec_b);
 
     for (int k0 = 0, now = 0; k0 < w.k; k0 += BK, now ^= 1) {
-        a_tile[now][a_col + 0][a_row] = a_next.x; /* 1. What arrived goes to the free buffer. */
+        /* 1. The tile that has arrived goes to the free buffer. */
+        a_tile[now][a_col + 0][a_row] = a_next.x;
         a_tile[now][a_col + 1][a_row] = a_next.y;
         a_tile[now][a_col + 2][a_row] = a_next.z;
         a_tile[now][a_col + 3][a_row] = a_next.w;
         *(float4 *)&b_tile[now][b_row][b_col] = b_next;
-        /* When all threads are here, none reads the buffer of the tile before, so it is free. */
+        /* All threads have passed the previous tile, so its buffer is free. */
         __syncthreads();
-        if (k0 + BK < w.k) { /* 2. Send for the next tile. */
+        if (k0 + BK < w.k) { /* 2. Request the next tile. */
             a_next = edge_load4(w.a, block_row + a_row, k0 + BK + a_col, w.m, w.k, w.lda, vec_a);
             b_next = edge_load4(w.b, k0 + BK + b_row, block_col + b_col, w.k, w.n, w.ldb, vec_b);
         }
