@@ -521,11 +521,15 @@ static lt_err lead_telemetry(lt_training *t) {
 
 /* Open metrics, the effective recipe and the page. The other ranks do not need the peak rate. */
 static lt_err lead_begin(lt_training *t) {
+    const lt_metrics_from from = {
+        .step = t->state.step,
+        .evaluates = t->state.step == 0 || t->state.step >= t->recipe.steps,
+    };
     t->peak_flops = lt_training_host(t)->peak_flops;
     LT_TRY(t->peak_flops == 0.0
                ? lt_matmul_peak_known(&t->peak_flops, t->model->device, t->model->options.dtype)
                : LT_OK);
-    LT_TRY(lt_metrics_open(&t->metrics, t->metrics_path, t->state.step, &t->lease));
+    LT_TRY(lt_metrics_open(&t->metrics, t->metrics_path, &from, &t->lease));
     begin_times(t);
     LT_TRY(lt_training_write_recipe(t));
     LT_TRY(start_line(t));

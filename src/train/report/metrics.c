@@ -25,15 +25,28 @@ const lt_metric lt_preference_metrics[LT_PREFERENCE_METRIC_COUNT] = {LT_PREFEREN
 
 #define METRICS_BYTES_MAX ((size_t)1 << 32)
 
-/* The step of a line; INT64_MAX if the line is cut or damaged. */
-static int64_t step_of_line(const char *line, size_t bytes) {
-    json_t *o = json_loadb(line, bytes, 0, NULL);
-    const int64_t step = o != NULL ? json_integer_value(json_object_get(o, "step")) : INT64_MAX;
-    json_decref(o);
-    return step;
+/* Whether a line tells of the model at its step, as an evaluation does, and not of the program. */
+static bool is_of_model(const json_t *line) {
+    static const char *const kinds[] = {"eval", "rl_eval", "sample"};
+    const char *kind = json_string_value(json_object_get(line, "kind"));
+    for (size_t i = 0; kind != NULL && i < sizeof kinds / sizeof *kinds; i++) {
+        if (strcmp(kind, kinds[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
-static lt_err keep_until(lt_metrics *m, const char *path, int64_t last_step) {
+/* Whether a line stays. *step is that of the line; INT64_MAX if the line is cut or damaged. */
+static bool stays(int64_t *step, const char *text, size_t bytes, const lt_metrics_from *from) {
+    json_t *line = text[bytes - 1] == '\n' ? json_loadb(text, bytes, 0, NULL) : NULL;
+    const bool again = from->evaluates && line != NULL && is_of_model(line);
+    *step = line != NULL ? json_integer_value(json_object_get(line, "step")) : INT64_MAX;
+    json_decref(line);
+    return *step < from->step || (*step == from->step && !again);
+}
+
+static lt_err keep_until(lt_metrics *m, const char *path, const lt_metrics_from *from) {
     lt_err err = LT_OK;
     size_t bytes = 0, kept = 0;
     char *text = NULL;
@@ -42,11 +55,12 @@ static lt_err keep_until(lt_metrics *m, const char *path, int64_t last_step) {
     for (size_t at = 0; at < bytes;) {
         const char *end = memchr(text + at, '\n', bytes - at);
         const size_t next = end != NULL ? (size_t)(end - text) + 1 : bytes;
-        const int64_t step = end != NULL ? step_of_line(text + at, next - at) : INT64_MAX;
+        int64_t step;
+        const bool kept_line = stays(&step, text + at, next - at, from);
         if (step != INT64_MAX && step > m->step_told) {
             m->step_told = step;
         }
-        if (step <= last_step) {
+        if (kept_line) {
             memmove(text + kept, text + at, next - at);
             kept += next - at;
         }
@@ -58,12 +72,13 @@ done:
     return err;
 }
 
-lt_err lt_metrics_open(lt_metrics *m, const char *path, int64_t last_step, const lt_lease *lease) {
+lt_err lt_metrics_open(lt_metrics *m, const char *path, const lt_metrics_from *from,
+                       const lt_lease *lease) {
     struct stat st;
     *m = (lt_metrics){.path = path, .lease = lease, .step_told = -1};
     if (stat(path, &st) == 0) {
         m->written_unix_s = lt_clock_of(st.st_mtim);
-        LT_TRY(keep_until(m, path, last_step));
+        LT_TRY(keep_until(m, path, from));
     }
     m->file = fopen(path, "ae");
     if (m->file == NULL) {

@@ -175,10 +175,17 @@ typedef struct {
     const lt_lease *lease; /* Lines are written only while this process holds it. */
 } lt_metrics;
 
-/* Open path for appending, after dropping lines of steps beyond last_step (a resumed run repeats
- * them) and a last line cut short by a crash. The file is always a new one, so what a process
- * writes that still has the old one open is lost. path and lease (NULL: none) are kept. */
-LT_MUST_USE lt_err lt_metrics_open(lt_metrics *m, const char *path, int64_t last_step,
+/* Where a run goes on. */
+typedef struct {
+    int64_t step;
+    bool
+        evaluates; /* It samples and evaluates at this step: before its first one, after its last. */
+} lt_metrics_from;
+
+/* Open path for appending, after dropping the lines that a run which goes on from here repeats, and
+ * a last line cut short by a crash. The file is always a new one, so what a process writes that
+ * still has the old one open is lost. path and lease (NULL: none) are kept. */
+LT_MUST_USE lt_err lt_metrics_open(lt_metrics *m, const char *path, const lt_metrics_from *from,
                                    const lt_lease *lease);
 void lt_metrics_close(lt_metrics *m);
 void lt_metrics_add_sink(lt_metrics *m, lt_metrics_sink sink);

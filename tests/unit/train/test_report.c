@@ -28,13 +28,21 @@ static int unmake(void **state) {
     return lt_file_remove_tree(folder) == LT_OK ? 0 : 1;
 }
 
+#define STEPS_KEPT                                                                                 \
+    "{\"kind\":\"start\",\"step\":0}\n{\"kind\":\"eval\",\"step\":2}\n{\"kind\":\"train\","        \
+    "\"step\":4}\n"
+#define EVALUATED                                                                                  \
+    "{\"kind\":\"eval\",\"step\":4}\n{\"kind\":\"rl_eval\",\"step\":4}\n"                          \
+    "{\"kind\":\"sample\",\"step\":4}\n"
+
 static void lines(void **state) {
     static const char expected[] = "{\"kind\":\"train\",\"step\":1,\"loss\":0.333333333}\n"
                                    "{\"kind\":\"eval\",\"step\":2,\"loss\":null}\n";
+    static const char evaluated[] = STEPS_KEPT EVALUATED "{\"kind\":\"train\",\"step\":5}\n";
     lt_metrics m;
     char *text = NULL;
     (void)state;
-    must(lt_metrics_open(&m, metrics, 0, NULL), "open");
+    must(lt_metrics_open(&m, metrics, &(lt_metrics_from){0}, NULL), "open");
     must(lt_metrics_put(&m,
                         json_pack("{s:s, s:i, s:f}", "kind", "train", "step", 1, "loss", 1 / 3.)),
          "put");
@@ -51,12 +59,26 @@ static void lines(void **state) {
     must(lt_file_write_atomic(
              metrics, "{\"step\":1}\n{\"step\":3}\nnonsense\n{\"step\":2}\n{\"step\":1", 51),
          metrics);
-    must(lt_metrics_open(&m, metrics, 2, NULL), "open"); /* Step 3, nonsense and the cut line go. */
+    must(lt_metrics_open(&m, metrics, &(lt_metrics_from){.step = 2}, NULL),
+         "open"); /* Step 3, nonsense and the cut line go. */
     lt_metrics_close(&m);
     must(lt_file_read(&text, NULL, metrics, 1000), "kept");
     assert_string_equal(text, "{\"step\":1}\n{\"step\":2}\n");
     free(text);
-    assert_int_equal(lt_metrics_open(&m, "/no/such/folder/m", 0, NULL), LT_ERR_IO);
+
+    /* Before its first step and after its last, a run samples and evaluates again; elsewhere it
+     * did so before the checkpoint from which it goes on. */
+    for (int again = 0; again < 2; again++) {
+        must(lt_file_write_atomic(metrics, evaluated, sizeof evaluated - 1), metrics);
+        must(lt_metrics_open(&m, metrics, &(lt_metrics_from){.step = 4, .evaluates = again}, NULL),
+             "open");
+        lt_metrics_close(&m);
+        must(lt_file_read(&text, NULL, metrics, 1000), "kept");
+        assert_string_equal(text, again ? STEPS_KEPT : STEPS_KEPT EVALUATED);
+        free(text);
+    }
+    assert_int_equal(lt_metrics_open(&m, "/no/such/folder/m", &(lt_metrics_from){0}, NULL),
+                     LT_ERR_IO);
 }
 
 static void write_run(int n_steps) {

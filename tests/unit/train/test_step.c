@@ -506,7 +506,7 @@ static void metrics_rows(void **state) {
     (void)state;
     memcpy(all, values, sizeof values);
     run_path(path, "rows.jsonl");
-    must(lt_metrics_open(&m, path, 0, NULL), path);
+    must(lt_metrics_open(&m, path, &(lt_metrics_from){0}, NULL), path);
     must(lt_metrics_row(&m, "train", lt_train_metrics, LT_TRAIN_METRIC_COUNT, all, present), path);
     before = mallinfo2().uordblks;
     for (int i = 0; i < 100; i++) {
