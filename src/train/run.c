@@ -165,6 +165,9 @@ static lt_err train_steps(lt_training *t, int *stop) {
 
 lt_err lt_training_finish(lt_training *t) {
     LT_TRY(lt_times_pause(t));
+    /* A rank that leaves while others gather its weights would leave them waiting. Saving settles,
+     * but a run that has been saved at its last step does not save again. */
+    LT_TRY(lt_training_settle(t));
     LT_TRY(lt_training_save(t));
     LT_TRY(lt_saver_wait(t));
     lt_training_spend(t, LT_GOODPUT_checkpoint);

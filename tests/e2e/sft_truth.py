@@ -26,7 +26,7 @@ def check(name, wrong):
 
 
 def run(*args, **more):
-    return subprocess.run([lateen, *args], capture_output=True, text=True, **more)
+    return subprocess.run([lateen, *args], capture_output=True, text=True, timeout=600, **more)
 
 
 def train(out, **options):
@@ -130,6 +130,11 @@ with tempfile.TemporaryDirectory() as work:
         check("the adapters end where PEFT's do", apart(f"{out}/adapter", f"{golden}/adapter-{run_['name']}-end", 2e-4))
     both = train(f"{work}/ranks", **{"lora.init": f"{golden}/adapter-all", "batch.size": 2 * truth["rows"], "mesh": "dp=2", "threads": 1})
     check("two ranks that divide the rows take the same steps", both.stderr[-600:] if both.returncode != 0 else compare(truth["lora"][0]["steps"], steps_of(f"{work}/ranks")))
+    # A finished run that is started again has nothing to learn. Its ranks wait for each other all the same.
+    again = {"sample.tokens": 4, "steps": 2, "batch.size": 4, "mesh": "dp=2", "mesh.zero": 2, "threads": 1}
+    done = [train(f"{work}/again", **again) for _ in range(2)]
+    samples = [r["step"] for r in map(json.loads, open(f"{work}/again/metrics.jsonl")) if r["kind"] == "sample"]
+    check("a finished run of two ranks with ZeRO, started again, ends with its samples written once", [d.stderr[-600:] for d in done if d.returncode != 0] or (samples if samples != [2] else ""))
     # Ranks that divide layers, gather a base of which each keeps a half, or have some layers each.
     for mesh, name, more in (("tp=2", "top", {}), ("pp=2", "all", {}), ("dp=2", "top", {"mesh.zero": 3, "batch.size": 2 * truth["rows"]})):
         run_, out = next(r for r in truth["lora"] + truth["top"] if r["name"] == name), f"{work}/mesh-{mesh}"
