@@ -178,8 +178,7 @@ typedef struct {
 /* Where a run goes on. */
 typedef struct {
     int64_t step;
-    bool
-        evaluates; /* It samples and evaluates at this step: before its first one, after its last. */
+    bool evaluates; /* It samples and evaluates here: before its first step or after its last. */
 } lt_metrics_from;
 
 /* Open path for appending, after dropping the lines that a run which goes on from here repeats, and
