@@ -1,19 +1,19 @@
-/* block.c: one cluster of a launch (where it has none, one block): its threads as fibers, its
- * barriers, what its warps do together, its shared memory. See emu.h.
+/* block.c: one cluster of a launch (one block, if the launch has no clusters): its threads as
+ * fibers, its barriers, the exchanges within its warps, its shared memory. See emu.h.
  *
  *     home ──▶ runner ──▶ kernel(thread 0) ─ waits ─▶ another runner ──▶ kernel(thread 1) ─ waits
  *         ─▶ ... ─ the last one comes ─▶ all are ready
  *
- * A runner is a stack that takes threads not yet begun, one after the other, so that a kernel
- * without barriers is a plain loop over its threads. A thread that must wait keeps its runner, and
- * the next ready thread goes on, or a fresh runner begins the next ones. When nothing is ready the
- * host thread is back home, where the copy engine takes a step (copies.c), spinning threads are
- * woken, and a cluster in which all wait for each other for ever is reported.
+ * A runner is a stack that runs threads which have not begun yet, one after the other, so that a
+ * kernel without barriers is a plain loop over its threads. A thread that must wait keeps its
+ * runner, and the next ready thread continues, or a new runner begins the next ones. When no
+ * thread is ready, the host thread returns home, where the copy engine takes a step (copies.c),
+ * spinning threads are woken, and a deadlock of the cluster is reported.
  *
- * Order: warps one after the other, lanes in rising order (LATEEN_EMU_ORDER=reverse: falling), so
- * that code which leans on lanes being in step, where the language promises nothing, gives other
- * bits. LATEEN_EMU_SEED=n: threads go on in the n-th random order, and give way at barriers in
- * memory now and then though they need not. */
+ * Order: warps run one after the other, lanes in rising order (LATEEN_EMU_ORDER=reverse:
+ * falling), so that code which assumes that lanes run in step, which the language does not
+ * promise, gives different bits. LATEEN_EMU_SEED=n: threads run in the n-th random order, and
+ * sometimes yield at barriers in memory although they need not. */
 #include "block.h"
 
 #include <sched.h>
@@ -31,9 +31,9 @@
 #define MAX_CLUSTER  16
 #define MAX_ALL      (MAX_THREADS * MAX_CLUSTER)
 #define MAX_BARRIERS 16
-#define MAX_MEETINGS 32 /* Of a warp, with different masks. */
+#define MAX_MEETINGS 32 /* Exchanges of one warp with different masks. */
 #define MAX_ARRAYS   64
-#define STACK_BYTES  ((size_t)256 << 10) /* Of a thread; touched pages only are real. */
+#define STACK_BYTES  ((size_t)256 << 10) /* Per thread; only touched pages take memory. */
 #define STACK_SHIFT  832
 #define GUARD_BYTES  128 /* Between shared arrays. */
 #define STATIC_MOST  (48u << 10)
@@ -43,7 +43,7 @@
 typedef struct runner {
     fiber f;
     unsigned *stack;
-    struct runner *next; /* In the list of idle ones. */
+    struct runner *next; /* Next in the list of idle runners. */
 } runner;
 
 typedef struct {
@@ -53,12 +53,12 @@ typedef struct {
 } copy;
 
 typedef struct {
-    emu_thread pub; /* First: emu_self points here. */
+    emu_thread pub; /* The first field, because emu_self points here. */
     struct block *in;
     runner *on;
-    const void *sleeps;    /* Until this is woken. */
-    uint64_t cluster_turn; /* Of its last arrival at the cluster's barrier. */
-    const char *waits;     /* For messages; NULL: runs, or has left. */
+    const void *sleeps;    /* The thread waits until this address is woken. */
+    uint64_t cluster_turn; /* Turn of its last arrival at the barrier of the cluster. */
+    const char *waits;     /* For messages; NULL: the thread runs, or has left. */
     copy *copies;
     int n_copies, max_copies, group;
 } thread;
@@ -72,12 +72,12 @@ typedef struct {
 
 typedef struct {
     unsigned alive;
-    int n_open; /* Slots used so far; most of the time one. */
+    int n_open; /* Slots used so far; usually one. */
     meeting open[MAX_MEETINGS];
 } warp;
 
 typedef struct {
-    int arrived, expected, n_waiting; /* expected 0: all alive. */
+    int arrived, expected, n_waiting; /* expected 0: all threads that are alive. */
     int waiting[MAX_THREADS];
 } barrier;
 
@@ -89,11 +89,11 @@ typedef struct {
 } array;
 
 typedef struct block {
-    int first, n_threads, n_alive; /* Of the cluster's threads. */
+    int first, n_threads, n_alive; /* Among the threads of the cluster. */
     warp warps[MAX_WARPS];
     emu_products products[MAX_WARPS / 4];
     barrier barriers[MAX_BARRIERS];
-    unsigned char *shared; /* The window. */
+    unsigned char *shared; /* The block's window of shared memory. */
     size_t shared_used, static_bytes;
     array arrays[MAX_ARRAYS]; /* [0]: the dynamic part. */
     int n_arrays;
@@ -118,7 +118,7 @@ struct emu_worker {
 __thread emu_thread *emu_self;
 static __thread emu_worker *worker __attribute__((tls_model("initial-exec")));
 
-/* There when the program runs under AddressSanitizer. */
+/* Defined if the program runs under AddressSanitizer. */
 __attribute__((weak)) void __asan_poison_memory_region(void const volatile *p, size_t bytes);
 __attribute__((weak)) void __asan_unpoison_memory_region(void const volatile *p, size_t bytes);
 
@@ -171,7 +171,7 @@ void emu_trap(const char *fmt, ...) {
     abort();
 }
 
-/* ---- Who runs ---- */
+/* ---- Scheduling ---- */
 
 static void make_ready(emu_worker *w, int t) {
     w->threads[t].waits = NULL;
@@ -195,17 +195,17 @@ static runner *idle_runner(emu_worker *w) {
         emu_trap("no memory for another thread's stack");
     }
     r->stack[0] = CANARY;
-    /* Tops that differ modulo the caches' ways: else a block's stacks all fight for the same few
-     * lines. */
+    /* The tops of the stacks differ modulo the number of cache ways. Otherwise all stacks of a
+     * block would compete for the same few lines. */
     fiber_make(&r->f, r->stack, STACK_BYTES - (size_t)(w->n_runners++ % 64) * STACK_SHIFT,
                runner_main);
     return r;
 }
 
-/* The runner to go on with; NULL: home. */
+/* The runner to continue with; NULL: the host thread returns home. */
 static runner *pick(emu_worker *w) {
     if (w->n_ready > 0) {
-        if (seed() != 0) { /* Any of them. */
+        if (seed() != 0) { /* A random one. */
             int *const any =
                 &w->ready[(w->ready_head + (int)emu_random((uint32_t)w->n_ready)) % MAX_ALL];
             const int first = w->ready[w->ready_head];
@@ -215,7 +215,7 @@ static runner *pick(emu_worker *w) {
         thread *const t = &w->threads[w->ready[w->ready_head]];
         w->ready_head = (w->ready_head + 1) % MAX_ALL;
         w->n_ready--;
-        if (w->n_ready > 0) { /* Its stack is far from the one before, and goes on soon. */
+        if (w->n_ready > 0) { /* Its stack is not in the cache yet, and it will run soon. */
             const thread *const soon = &w->threads[w->ready[w->ready_head]];
             fiber_prefetch(&soon->on->f);
             __builtin_prefetch(soon);
@@ -236,7 +236,7 @@ static void go_on(emu_worker *w, runner *from) {
     }
 }
 
-/* The calling thread waits until somebody makes it ready. */
+/* The calling thread waits until another one makes it ready. */
 static void wait_for(const char *what) {
     emu_worker *const w = worker;
     thread *const me = (thread *)(void *)emu_self;
@@ -281,7 +281,7 @@ void emu_give_way(void) {
     }
 }
 
-/* ---- Warps ---- */
+/* ---- Exchanges within a warp ---- */
 
 static warp *warp_of(const thread *t) {
     return &t->in->warps[t->pub.warp];
@@ -290,7 +290,7 @@ emu_products *emu_products_here(void) {
     return &self()->in->products[emu_self->warp / 4];
 }
 
-/* The caller is of that warp. */
+/* The caller belongs to that warp. */
 static void meeting_check(emu_worker *w, meeting *m) {
     warp *const of = warp_of(self());
     const unsigned came = m->arrived, caller = 1u << emu_self->lane;
@@ -380,7 +380,7 @@ void emu_barrier(int id, int threads) {
     barrier *const b = barrier_of(id, threads);
     b->arrived++;
     b->waiting[b->n_waiting++] = self_index();
-    /* Makes the caller ready too, after the others: it goes on in turn. */
+    /* Makes the caller ready, too, after the others: it continues in its turn. */
     barrier_check(worker, b, self()->in->n_alive);
     wait_for("a barrier");
 }
@@ -474,8 +474,9 @@ static void shared_check(const block *in) {
         const array *const a = &in->arrays[i];
         for (size_t j = 0; j < GUARD_BYTES; j++) {
             if (a->at[a->bytes + j] != GUARD) {
-                emu_trap("a thread of the block wrote %zu bytes behind shared array %s of %zu", j,
-                         a->name, a->bytes);
+                emu_trap(
+                    "a thread of the block wrote %zu bytes past the end of shared array %s of %zu",
+                    j, a->name, a->bytes);
             }
         }
     }
@@ -512,7 +513,7 @@ uint32_t emu_shared_address(const void *p) {
 int emu_shared_rank(uint32_t address) {
     const uint32_t of = address >> EMU_SHARED_BITS;
     if (of > (uint32_t)worker->n_blocks) {
-        emu_trap("address %#x is of no block of the cluster", address);
+        emu_trap("address %#x belongs to no block of the cluster", address);
     }
     return of > 0 ? (int)of - 1 : (int)emu_self->cluster_rank;
 }
@@ -543,7 +544,8 @@ void *emu_shared_pointer(uint32_t address, size_t bytes) {
     if (address < EMU_SHARED_BASE || at + bytes > in->shared_used) {
         emu_trap("shared address %#x of %zu bytes is outside the block's memory", address, bytes);
     }
-    if ((at & (bytes - 1)) != 0) { /* A power of two; a division took most of this check's time. */
+    /* The alignment is a power of two; a division took most of the time of this check. */
+    if ((at & (bytes - 1)) != 0) {
         emu_trap("shared address %#x is not aligned to %zu bytes", address, bytes);
     }
     return in->shared + at;
@@ -606,8 +608,7 @@ static void thread_end(emu_worker *w) {
     const thread *const t = self();
     warp *const of = warp_of(t);
     if (t->n_copies > 0 && t->copies[t->n_copies - 1].group == t->group) {
-        emu_trap(
-            "a thread ends with cp.async copies that it never committed: no wait was for them");
+        emu_trap("a thread ends with cp.async copies that it never committed: no wait covers them");
     }
     emu_copies_thread_ends(w->copies);
     w->n_alive--;

@@ -1,5 +1,5 @@
-/* block.h: run one cluster of a launch on the calling host thread; a block, where the launch has no
- * clusters. */
+/* block.h: runs one cluster of a launch (one block, if the launch has no clusters) on the calling
+ * host thread. */
 #ifndef LT_EMU_BLOCK_H
 #define LT_EMU_BLOCK_H
 
@@ -14,10 +14,12 @@ typedef struct {
     const char *name;
     const emu_entry *entry;
     void **args;
-    emu_dim3 grid, block, cluster; /* cluster: of blocks; 1 x 1 x 1 is none. */
+    emu_dim3 grid, block, cluster; /* cluster: size in blocks; 1 x 1 x 1: no clusters. */
     size_t dynamic_bytes;
-    uint64_t turn; /* Launches before: no two of a program meet the same chances. */
-    /* Called when every thread of a cluster spins: another one must move. */
+    /* Number of earlier launches, so that each launch of a program gets its own random
+     * sequence. */
+    uint64_t turn;
+    /* Called when every thread of a cluster spins, so that another cluster can run. */
     void (*stuck)(void *context);
     void *context;
 } emu_work;
@@ -25,7 +27,7 @@ typedef struct {
 emu_worker *emu_worker_open(void);
 void emu_worker_close(emu_worker *w);
 void emu_cluster_run(emu_worker *w, const emu_work *work, emu_dim3 first);
-/* No more clusters for now: copies to global memory still under way are done. */
+/* There are no more clusters for now: copies to global memory in flight are completed. */
 void emu_worker_rest(emu_worker *w);
 
 #endif

@@ -1,22 +1,23 @@
 /* copies.c: Hopper's barriers in shared memory and its copy engine. See inside.h.
  *
- * A copy is asked for by one thread and then stands in its worker's list, in pieces of at most 16
- * bytes, until the worker, when no thread can go on and at random between, does some of them:
+ * One thread requests a copy. It then stands in the list of its worker, in pieces of at most 16
+ * bytes. The worker carries some of them out when no thread can run, and at random moments
+ * between:
  *
- *     to shared memory     pieces ─▶ the block's memory; behind the last its barrier counts the
- *                          bytes
+ *     to shared memory pieces ─▶ the block's memory; after the last one its barrier counts
+ *                          the bytes
  *     to global memory     pieces ─▶ held (from here on "read")
- *         ─▶ pieces to, or added to, global memory, in as many steps as chance will ("done")
+ *         ─▶ pieces to, or added to, global memory, in a random number of steps ("done")
  *
- * Which of several goes on is chance too: neither copies nor additions have an order among each
- * other, and no barrier but their own waits for them. A wait for a group tells the waiting thread
- * that it is done, and nobody else: others find it done when they have that thread's word by a
- * release (a fence, red.release, st.release of its block), not when a later copy, of a flag for
- * instance, has come. So what is waited for may be done as late as that.
+ * Which of several copies continues is random, too: neither copies nor additions have an order
+ * among each other, and no barrier but their own waits for them. A wait for a group tells only
+ * the waiting thread that the group is done. Other threads may rely on it after a release by that
+ * thread (a fence, red.release, st.release of its block), but not after a later copy, of a flag
+ * for instance, has arrived. So the emulator may complete a group as late as that release.
  *
- * A BARRIER's 8 bytes: pending arrivals, arrivals of a phase, bytes that are announced and have not
- * come (by eights; below zero when they come before), the phase's parity, and a mark that says it
- * is one. */
+ * The 8 bytes of a BARRIER: pending arrivals, arrivals of a phase, bytes that were announced and
+ * have not arrived (in units of eight; negative if they arrive before they are announced), the
+ * parity of the phase, and a mark that identifies a barrier. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,17 +31,17 @@ typedef struct {
     emu_bulk how;
     emu_tensor map; /* rank 0: contiguous bytes. */
     int at[5];
-    /* Contiguous bytes: in global memory, in shared memory of the block that sends, or `held`. */
+    /* Contiguous bytes: in global memory, in shared memory of the sending block, or in `held`. */
     unsigned char *global;
     uint32_t shared, bytes; /* bytes: of all pieces. */
-    uint32_t bar, blocks;   /* blocks: a bit for each that gets them. */
-    int rank; /* FROM_SHARED, and TO_SHARED from a block's memory: that block; else -1. */
+    uint32_t bar, blocks;   /* blocks: one bit for each block that receives them. */
+    int rank; /* FROM_SHARED, and TO_SHARED from the memory of a block: that block; else -1. */
     uint32_t n_pieces, next;
-    unsigned char *held;     /* FROM_SHARED, when read; what st.async brings. */
-    const emu_thread *owner; /* NULL: has left. */
+    unsigned char *held;     /* FROM_SHARED, once read; and what st.async stores. */
+    const emu_thread *owner; /* NULL: the thread has left. */
     int group;
-    bool waited; /* Done, its block believes. */
-    bool slow;   /* One of four is, so that others overtake it by far. */
+    bool waited; /* The block has waited for it, and takes it for done. */
+    bool slow;   /* One in four is slow, so that others overtake it by far. */
 } copy;
 
 struct emu_copies {
@@ -75,7 +76,7 @@ static mbarrier *mbarrier_of(int rank, uint32_t address) {
         emu_trap("barrier at shared address %#x: not aligned to 8 bytes", address);
     }
     if (b->mark != MBARRIER_MARK) {
-        emu_trap("no barrier was made at shared address %#x", address);
+        emu_trap("there is no barrier at shared address %#x", address);
     }
     return b;
 }
@@ -96,7 +97,7 @@ void emu_mbarrier_init(uint32_t bar, int arrivals) {
     *b = (mbarrier){(uint16_t)arrivals, (uint16_t)arrivals, 0, 0, MBARRIER_MARK};
 }
 
-/* Announced, or come: below zero. */
+/* Count bytes that are announced, or that have arrived: these are negative. */
 static void bytes_count(mbarrier *b, uint32_t bar, int64_t bytes) {
     const int64_t now = b->eights + bytes / 8;
     if (bytes % 8 != 0 || now < INT16_MIN || now > INT16_MAX) {
@@ -139,12 +140,12 @@ static void bytes_came(int rank, uint32_t bar, uint32_t bytes) {
     mbarrier_check(b);
 }
 
-/* ---- Where a piece lies ---- */
+/* ---- The place of a piece ---- */
 
 typedef struct {
-    uint32_t shared;       /* From the beginning of the copy's place. */
-    unsigned char *global; /* NULL: all outside of the tensor. */
-    int from, to;          /* Bytes of the piece that are in it. */
+    uint32_t shared;       /* Distance from the beginning of the copy's place. */
+    unsigned char *global; /* NULL: the whole piece is outside the tensor. */
+    int from, to;          /* The bytes of the piece that are inside. */
 } piece;
 
 static piece piece_of(const copy *c, uint32_t i) {
@@ -175,16 +176,16 @@ static piece piece_of(const copy *c, uint32_t i) {
     return p;
 }
 
-/* Pieces of 16 bytes are permuted by the bits of their address above: 128 bytes wide by bits
- * 7..9. */
+/* Pieces of 16 bytes are permuted by higher bits of their address: with 128-byte rows by bits 7
+ * to 9. */
 static uint32_t swizzled(const copy *c, uint32_t address) {
-    const uint32_t masks[] = {0, 1, 3, 7}; /* LT_CU_TMAP_SWIZZLE_NONE, 32B, 64B, 128B */
+    const uint32_t masks[] = {0, 1, 3, 7}; /* LT_CU_TMAP_SWIZZLE_NONE, 32B, 64B, 128B. */
     return c->map.rank == 0 ? address : address ^ (address >> 7 & masks[c->map.swizzle]) << 4;
 }
 
 static uint32_t sum_of(uint32_t a, uint32_t b, int type) {
     float x, y;
-    if (type != 7) { /* LT_CU_TMAP_FP32 */
+    if (type != 7) { /* LT_CU_TMAP_FP32. */
         return a + b;
     }
     memcpy(&x, &a, 4), memcpy(&y, &b, 4);
@@ -193,16 +194,16 @@ static uint32_t sum_of(uint32_t a, uint32_t b, int type) {
     return a;
 }
 
-/* Other host threads may add to the same words. Sixteen bytes that are aligned are added at once,
- * as the L2 does it: PTX promises each word alone, but bwd_finish.cuh, like who reads 16 bytes
- * while others write them, takes them for one. */
+/* Other host threads may add to the same words. Sixteen aligned bytes are added at once, as the
+ * L2 does it: PTX promises only that each word is atomic, but bwd_finish.cuh and readers of 16
+ * bytes rely on all four. */
 static void add_words(unsigned char *to, const unsigned char *from, int bytes, int type) {
     uint32_t by[4], old[4], sum[4];
     memcpy(by, from, (size_t)bytes);
 #if defined(__x86_64__)
     typedef unsigned __int128 whole __attribute__((may_alias));
     for (whole *const at = (whole *)(void *)to; bytes == PIECE;) {
-        /* In two halves, perhaps; then the exchange fails. */
+        /* It may be read in two halves; then the exchange fails. */
         const whole seen = *(volatile whole *)at;
         whole next;
         memcpy(old, &seen, PIECE);
@@ -268,7 +269,7 @@ static void piece_write(const copy *c, uint32_t i) {
     }
 }
 
-/* Up to `most` pieces. True: it is over. */
+/* Do up to `most` pieces. True: the copy is complete. */
 static bool some(copy *c, uint32_t most) {
     const uint32_t end = c->n_pieces - c->next > most ? c->next + most : c->n_pieces;
     if (c->way == FROM_SHARED && c->held == NULL) {
@@ -307,7 +308,7 @@ static void forget(emu_copies *all, int i) {
     all->list[i] = all->list[--all->n];
 }
 
-/* One that is read. */
+/* Complete a copy that has been read. */
 static void finish(emu_copies *all, int i) {
     (void)some(&all->list[i], all->list[i].n_pieces);
     forget(all, i);
@@ -379,8 +380,8 @@ void emu_copies_thread_ends(emu_copies *all) {
             continue;
         }
         if (c->way == FROM_SHARED && c->group == emu_self->bulk_group) {
-            emu_trap("a thread ends with copies to global memory that are in no group: no wait was "
-                     "for them");
+            emu_trap("a thread ends with copies to global memory that are in no group: no wait "
+                     "covers them");
         }
         if (c->way == FROM_SHARED && c->held == NULL) {
             emu_trap("a thread ends while a copy may still read %u bytes at shared address %#x",
@@ -390,7 +391,7 @@ void emu_copies_thread_ends(emu_copies *all) {
     }
 }
 
-/* ---- What kernels ask for ---- */
+/* ---- The interface for kernels ---- */
 
 static void aligned(const char *what, uint64_t address, uint32_t to) {
     if (address % to != 0) {
@@ -454,7 +455,7 @@ static copy tensor_copy(const void *at, uint32_t shared, int rank, const int *wh
     const emu_tensor *const m = at;
     copy c = {.shared = shared, .rank = -1};
     if (m->mark != EMU_TENSOR_MARK) {
-        emu_trap("no tensor map was made at %p", at);
+        emu_trap("there is no tensor map at %p", at);
     }
     if (m->rank != rank) {
         emu_trap("a tensor map of %d dimensions used with %d", m->rank, rank);

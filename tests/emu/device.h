@@ -1,15 +1,15 @@
-/* device.h: CUDA C for the host's C++ compiler: put before every kernel by nvrtc.c, which has also
- * rewritten what no macro can (rewrite.c):
+/* device.h: CUDA C for the host's C++ compiler. nvrtc.c puts it before every kernel, and rewrites
+ * what no macro can (rewrite.c):
  *
  *     __shared__ float x[8], y;        float (&x)[8] = EMU_SHARED(...), &y = EMU_SHARED(...);
  *     asm("cvt.rn.bf16.f32 ..." ...)   ptx_cvt_rn_bf16_f32(...)                               ptx.h
  *     __global__ void k(...) { ... }   the same, and an entry behind it that takes the driver's
  *                                      array of arguments
  *
- * Behind the preprocessor, so that names of macros here cannot meet a kernel's own. Only what our
- * kernels use is here; a kernel that needs more does not compile, and says what is missing.
- * Products are not contracted to fused multiply-adds (-ffp-contract=off), except where a kernel
- * says __fmaf_rn. */
+ * It is added after preprocessing, so that names of macros here cannot collide with those of a
+ * kernel. It has only what our kernels use; a kernel that needs more does not compile, and the
+ * error names what is missing. Products are not contracted to fused multiply-adds
+ * (-ffp-contract=off), except where a kernel says __fmaf_rn. */
 #ifndef LT_EMU_DEVICE_H
 #define LT_EMU_DEVICE_H
 
@@ -91,7 +91,7 @@ static inline float fabsf(float x) {
 static inline double fabs(double x) {
     return __builtin_fabs(x);
 }
-/* Of a number and a NaN the number; without a call. */
+/* fmaxf of a number and a NaN is the number. This needs no call. */
 static inline float fmaxf(float a, float b) {
     return a > b || b != b ? a : b;
 }
@@ -152,11 +152,11 @@ static inline float __fadd_rn(float a, float b) {
 static inline float __fmaf_rn(float a, float b, float c) {
     return __builtin_fmaf(a, b, c);
 }
-static inline int __float2int_rn(float x) { /* Saturates, and NaN is 0, as on the device. */
+static inline int __float2int_rn(float x) { /* Saturates; NaN gives 0, as on the device. */
     return x != x ? 0 : x >= 0x1p31f ? 0x7fffffff : x < -0x1p31f ? -0x7fffffff - 1 : (int)rintf(x);
 }
 
-static inline unsigned long long __float2ull_rn(float x) { /* Saturates; NaN is 2^63. */
+static inline unsigned long long __float2ull_rn(float x) { /* Saturates; NaN gives 2^63. */
     return x != x         ? 1ull << 63
            : x <= 0.0f    ? 0
            : x >= 0x1p64f ? ~0ull
@@ -236,7 +236,7 @@ static inline void __threadfence_block(void) {
 static inline size_t __cvta_generic_to_shared(const void *p) {
     return emu_shared_address(p);
 }
-/* Any type of 4 or 8 bytes, by comparing and swapping its bits. */
+/* Any type of 4 or 8 bytes: its bits are compared and swapped. */
 template <int BYTES> struct emu_word;
 template <> struct emu_word<4> { typedef unsigned type; };
 template <> struct emu_word<8> { typedef unsigned long long type; };
@@ -290,7 +290,8 @@ static inline void __nanosleep(unsigned) {
     emu_spin();
 }
 
-/* ---- The warp: each lane brings a struct, the last to come fills in the answers. */
+/* ---- The warp: each lane contributes a struct, and the last one to arrive fills in the
+ * answers. */
 template <class T> struct emu_exchange {
     T value, answer;
     int from;
@@ -302,7 +303,7 @@ template <class T> static void emu_exchange_all(void *const lanes[EMU_WARP], uns
             continue;
         }
         if (lanes[e->from] == nullptr) {
-            emu_trap("lane %d asks for the value of lane %d, which is not there (%08x are)", i,
+            emu_trap("lane %d asks for the value of lane %d, which takes no part (mask %08x)", i,
                      e->from, mask);
         }
         e->answer = ((emu_exchange<T> *)lanes[e->from])->value;
@@ -313,7 +314,7 @@ template <class T> static inline T emu_shuffle(unsigned mask, T x, int from, con
     emu_warp(mask, emu_exchange_all<T>, &mine, what);
     return mine.answer;
 }
-/* The lane `to` of the caller's group of `width`, or the caller's own when that is outside [first,
+/* Lane `to` of the caller's group of `width`, or the caller's own lane if `to` is outside [first,
  * last]. */
 static inline int emu_lane_in(int to, int width, bool inside) {
     const int lane = (int)emu_self->lane;
@@ -374,14 +375,14 @@ static inline unsigned __match_any_sync(unsigned mask, unsigned value) {
     return mine.answer;
 }
 
-/* ---- What rewrite.c writes */
-template <class T> using emu_type = T; /* So that a type with brackets can stand anywhere. */
+/* ---- Names that rewrite.c writes */
+template <class T> using emu_type = T; /* So that a type with brackets can be used anywhere. */
 #define EMU_SHARED(id, name, ...)                                                                  \
     (*(emu_type<__VA_ARGS__> *)emu_shared((const void *)(id), sizeof(__VA_ARGS__),                 \
                                           alignof(__VA_ARGS__), name))
 
-/* Hidden and not unique (nvrtc.c's options): another kernel's library has another args_t by that
- * name. */
+/* Hidden and not unique (options in nvrtc.c): the library of another kernel may have a different
+ * args_t of the same name. */
 template <class... P> struct emu_sizes {
     static constexpr uint32_t bytes[sizeof...(P) + 1] = {(uint32_t)sizeof(P)..., 0};
 };

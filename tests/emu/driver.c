@@ -1,21 +1,20 @@
 /* driver.c: libcuda.so.1 without a GPU: the functions of src/kernels/cuda/driver.h over the host's
  * memory and the emulated blocks (block.c).
  *
- * DEVICE    LATEEN_EMU_DEVICES (1) of them, each an A100 cut down, as a slice of one is: compute
- * capability 8.0, LATEEN_EMU_SMS (14)
- *           multiprocessors, LATEEN_EMU_MIB (4096) MiB. So the op lists choose what they choose on
- *           sm_80, and kernels of sm_90 refuse by themselves. LATEEN_EMU_CAPABILITY=90: an H100,
- *           cut down alike.
- * MEMORY    device memory is the host's: filled with ones (NaN) when allocated, with guards before
- *           and after that each launch checks; under AddressSanitizer the allocator's own red zones
- *           do it, at the very access.
- * STREAMS   streams.c
- * MODULES   a "cubin" is the shared library that nvrtc.c made: written to a temporary file and
- *           opened.
- * CONTEXTS  streams, kernels and memory belong to the GPU that was current when they were made; on
- *           another, streams and kernels are refused as the driver refuses them.
- * PEERS     peers.c; GPUs of one process reach each other's memory, which is the host's.
- * Of tensor maps, what only other layouts than tiles need is refused. */
+ * DEVICE    LATEEN_EMU_DEVICES (1) devices, each a reduced A100, like a MIG slice: compute
+ *           capability 8.0, LATEEN_EMU_SMS (14) multiprocessors, LATEEN_EMU_MIB (4096) MiB. So
+ *           the op lists choose as on sm_80, and kernels of sm_90 refuse.
+ *           LATEEN_EMU_CAPABILITY=90: an H100, reduced in the same way.
+ * MEMORY    device memory is the host's: filled with ones (NaN) when allocated, with guards
+ *           before and after it that each launch checks; under AddressSanitizer, red zones of the
+ *           allocator detect each invalid access at once.
+ * STREAMS   see streams.c.
+ * MODULES   a "cubin" is the shared library that nvrtc.c built: it is written to a temporary file
+ *           and opened.
+ * CONTEXTS  streams, kernels and memory belong to the GPU that was current when they were
+ *           created; on another GPU, streams and kernels are refused, as the driver does.
+ * PEERS     see peers.c; GPUs of one process reach each other's memory, which is the host's.
+ * Tensor maps of other layouts than tiles are refused. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -29,7 +28,7 @@
 
 #include "streams.h"
 
-#define GUARD_BYTES 512 /* Before and after: keeps the driver's alignment of 512. */
+#define GUARD_BYTES 512 /* Before and after; keeps the driver's alignment of 512. */
 #define GUARD       0xa5
 #define MAX_DEVICES 8
 
@@ -40,17 +39,18 @@ struct CUmod_st {
     CUfunction functions;
 };
 typedef struct block_of_memory {
-    unsigned char *base; /* With its guards. */
+    unsigned char *base; /* Guards included. */
     size_t bytes;
     CUcontext context;
     struct block_of_memory *next;
 } memory;
 
-/* A GPU: what is made while its context is current is its own, and of no use to another. */
+/* A GPU: objects that are created while its context is current belong to it, and do not work on
+ * another. */
 static struct CUctx_st { size_t used_bytes; } contexts[MAX_DEVICES];
 static struct {
     pthread_mutex_t lock;
-    memory *allocated; /* On all of them. */
+    memory *allocated; /* Of all devices. */
 } gpu = {.lock = PTHREAD_MUTEX_INITIALIZER};
 __thread CUcontext emu_current;
 
@@ -218,7 +218,8 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
     if (emu_current == NULL) {
         return INVALID_CONTEXT;
     }
-    const bool pages = bytes >= EMU_SHARED_LEAST; /* Of its own, so that peers.c can share it. */
+    /* It gets pages of its own, so that peers.c can share it. */
+    const bool pages = bytes >= EMU_SHARED_LEAST;
     const size_t align = pages ? EMU_PAGE : 512,
                  whole = (bytes + 2 * guard + align - 1) / align * align;
     pthread_mutex_lock(&gpu.lock);
@@ -257,14 +258,15 @@ bool emu_memory_find(CUdeviceptr p, unsigned char **base, size_t *bytes, size_t 
     return found;
 }
 
-/* Every guard is as it was laid; `after`: who ran last. */
+/* Check that every guard is intact; `after`: the last kernel that ran. */
 void emu_guards_check(const char *after) {
     const size_t guard = guard_bytes();
     pthread_mutex_lock(&gpu.lock);
     for (const memory *m = gpu.allocated; m != NULL; m = m->next) {
         for (size_t i = 0; i < guard; i++) {
             if (m->base[guard + m->bytes + i] != GUARD) {
-                emu_trap("%s wrote %zu bytes behind an allocation of %zu", after, i, m->bytes);
+                emu_trap("%s wrote %zu bytes past the end of an allocation of %zu", after, i,
+                         m->bytes);
             }
             if (m->base[i] != GUARD) {
                 emu_trap("%s wrote %zu bytes before an allocation of %zu", after, guard - i,
@@ -277,7 +279,7 @@ void emu_guards_check(const char *after) {
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr p) {
     CUresult r = INVALID_VALUE;
-    emu_settle(emu_current); /* As the driver's waits for the device. */
+    emu_settle(emu_current); /* The driver waits for the device, too. */
     emu_guards_check("somebody");
     pthread_mutex_lock(&gpu.lock);
     for (memory **at = &gpu.allocated; *at != NULL; at = &(*at)->next) {
@@ -285,7 +287,8 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr p) {
         if (m->base + guard_bytes() == (unsigned char *)(uintptr_t)p) {
             *at = m->next;
             m->context->used_bytes -= m->bytes;
-            memset(m->base, 0xff, m->bytes < (1 << 20) ? m->bytes : 1 << 20); /* For late users. */
+            /* So that use after free is seen. */
+            memset(m->base, 0xff, m->bytes < (1 << 20) ? m->bytes : 1 << 20);
             free(m->base);
             free(m);
             r = 0;
@@ -311,9 +314,9 @@ static CUresult copy(void *dst, const void *src, size_t bytes, CUstream s) {
 EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream s) {
     return copy((void *)(uintptr_t)dst, src, bytes, s);
 }
-/* LATEEN_EMU_LATE_DOWNLOADS_MS: a copy to the host is made that much later, and what stands behind
- * it in its stream waits. A program that changes the source before then, or that reads the
- * destination, is wrong. */
+/* LATEEN_EMU_LATE_DOWNLOADS_MS: a copy to the host is made this much later, and later work in its
+ * stream waits. A program that changes the source before then, or reads the destination, is
+ * wrong. */
 typedef struct {
     void *dst;
     const void *src;
@@ -388,7 +391,8 @@ EXPORT CUresult cuModuleLoadData(CUmodule *out, const void *image) {
     if (memcmp(head->e_ident, ELFMAG, SELFMAG) != 0) {
         return INVALID_IMAGE;
     }
-    bytes = head->e_shoff + (size_t)head->e_shnum * head->e_shentsize; /* The linker's last part. */
+    /* The linker writes this part last. */
+    bytes = head->e_shoff + (size_t)head->e_shnum * head->e_shentsize;
     m = calloc(1, sizeof *m);
     (void)snprintf(path, sizeof path, "%s/lateen-emu-XXXXXX", dir != NULL ? dir : "/tmp");
     fd = mkstemp(path);
@@ -470,7 +474,7 @@ EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunct
                                                             size_t dynamic) {
     const int by_threads = 1024 / threads,
               by_shared = (int)((emu_shared_most() + 1024) / (dynamic + 1024));
-    (void)f; /* 64 registers a thread: 1024 threads. */
+    (void)f; /* 64 registers per thread, so that 1024 threads fit. */
     *blocks = by_threads < by_shared ? by_threads : by_shared;
     return 0;
 }
@@ -508,7 +512,8 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **a
                           .bytes = c->sharedMemBytes},
                   args);
 }
-/* What the driver's manual asks of each argument; a map that it would refuse is refused. */
+/* Check what the driver's manual demands of each argument, and refuse the maps that the driver
+ * would refuse. */
 EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap *map, int type, uint32_t rank, void *p,
                                        const uint64_t *size, const uint64_t *stride,
                                        const uint32_t *box, const uint32_t *steps, int interleave,
@@ -517,7 +522,7 @@ EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap *map, int type, uint32_t rank
                       : type == LT_CU_TMAP_FP16 || type == LT_CU_TMAP_BF16   ? 2
                       : type == LT_CU_TMAP_UINT32 || type == LT_CU_TMAP_FP32 ? 4
                                                                              : 0;
-    static const uint32_t widest[] = {256 * 4, 32, 64, 128}; /* Of a box, by swizzle. */
+    static const uint32_t widest[] = {256 * 4, 32, 64, 128}; /* Widest box for each swizzle. */
     emu_tensor t = {.mark = EMU_TENSOR_MARK,
                     .type = (uint8_t)type,
                     .rank = (uint8_t)rank,

@@ -1,8 +1,8 @@
-/* faults.c: the emulated GPU against kernels that are wrong on purpose (faults/faults.cu, on an
- * H100 hopper.cu). Each runs in a process of its own: right (n 0: y is 64 ones), then wrong (n 1
- * and more), where the emulator must end the process and name the fault, or y must show it. What
- * hangs on the order of things is run in many random orders: all must be right, or some must
- * not. */
+/* faults.c: the emulated GPU against kernels with deliberate faults (faults/faults.cu; on an
+ * H100, hopper.cu). Each runs in a process of its own: first correct (n 0: y is 64 ones), then
+ * faulty (n 1 and more). Then the emulator must end the process and name the fault, or y must be
+ * wrong. Faults that depend on the order of events are run in many random orders: the correct
+ * kernel must pass in all of them, and the faulty one must fail in some. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,14 +21,14 @@ static const struct {
     const char *kernel;
     int n;
     unsigned blocks, threads;
-    unsigned cluster; /* Blocks of one, on an H100; 0: on an A100. */
-    /* NULL: runs, and y is right; "y": runs, and y is wrong; else a part of the message. */
+    unsigned cluster; /* In units of blocks, on an H100; 0: on an A100. */
+    /* NULL: it runs, and y is right; "y": it runs, and y is wrong; else a part of the message. */
     const char *says;
 } cases[] = {
     {"shared_past", 0, 1, N, 0, NULL},
-    {"shared_past", 1, 1, N, 0, "behind shared array a of 256"},
+    {"shared_past", 1, 1, N, 0, "past the end of shared array a of 256"},
     {"global_past", 0, 1, N, 0, NULL},
-    {"global_past", 64 + 40, 1, N, 0, "behind an allocation of 416"},
+    {"global_past", 64 + 40, 1, N, 0, "past the end of an allocation of 416"},
     {"no_barrier", 0, 1, N, 0, NULL},
     {"no_barrier", 1, 1, N, 0, "y"},
     {"no_wait", 0, 1, N, 0, NULL},
@@ -37,7 +37,7 @@ static const struct {
     {"half_barrier", 0, 1, N, 0, NULL},
     {"half_barrier", 1, 1, N, 0, "wait for each other for ever"},
     {"absent_lane", 0, 1, N, 0, NULL},
-    {"absent_lane", 1, 1, N, 0, "lane 31, which is not there"},
+    {"absent_lane", 1, 1, N, 0, "lane 31, which takes no part"},
     {"two_places", 0, 1, N, 0, NULL},
     {"two_places", 1, 1, N, 0, "meet in different instructions"},
     {"not_aligned", 0, 1, N, 0, NULL},
@@ -45,11 +45,12 @@ static const struct {
     {"blackwell", 0, 1, N, 0, NULL},
     {"blackwell", 1, 1, N, 0, "no such instruction"},
     {"meet", 0, 40, N, 0, NULL},
-    {"meet", 0, 1, 2 * N, 0, "invalid argument"}, /* More threads than __launch_bounds__. */
+    /* More threads than __launch_bounds__ allows. */
+    {"meet", 0, 1, 2 * N, 0, "invalid argument"},
     {"unwaited", 0, 1, N, 1, NULL},
     {"unwaited", 1, 1, N, 1, "y"},
     {"unwaited", 2, 1, N, 1, "wait for each other for ever"},
-    {"unwaited", 3, 1, N, 1, "no barrier was made"},
+    {"unwaited", 3, 1, N, 1, "there is no barrier"},
     {"unwaited", 4, 1, N, 1, "more than 1 arrivals"},
     {"unwaited", 5, 1, N, 1, "is not aligned to 16 bytes"},
     {"written_over", 0, 1, N, 1, NULL},
@@ -60,7 +61,7 @@ static const struct {
     {"overtaken", 1, 2, N, 1, "y"},
     {"left", 0, 2, N, 2, NULL},
     {"left", 1, 2, N, 2, "a block that has left"},
-    {"left", 0, 3, N, 2, "invalid argument"}, /* No whole number of clusters. */
+    {"left", 0, 3, N, 2, "invalid argument"}, /* Not a whole number of clusters. */
     {"product", 0, 1, 2 * N, 1, NULL},
     {"product", 1, 1, 2 * N, 1, "y"},
     {"product", 2, 1, 2 * N, 1, "y"},
@@ -107,7 +108,7 @@ static void child(int i, int order) {
     _exit(0);
 }
 
-/* What the child wrote, and whether it ended well. */
+/* The child's output, and whether it ended well. */
 static bool child_run(int i, int order, char *text, size_t size) {
     int ends[2], status = 0;
     size_t n = 0;

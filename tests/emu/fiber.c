@@ -1,5 +1,5 @@
-/* fiber.c: see fiber.h. What the ABI lets a function change need not be kept: only the six
- * callee-saved registers and the stack pointer. */
+/* fiber.c: see fiber.h. Registers that the ABI lets a function change need not be saved: only the
+ * six callee-saved registers and the stack pointer are. */
 #include "fiber.h"
 
 #include <stdint.h>
@@ -20,8 +20,8 @@ __asm__(".text\n.globl fiber_swap\n.hidden fiber_swap\n.type fiber_swap, @functi
 
 void fiber_make(fiber *f, void *low, size_t bytes, void (*entry)(void)) {
     uintptr_t *top = (uintptr_t *)(((uintptr_t)low + bytes) & ~(uintptr_t)15);
-    /* entry's return address: none, and debuggers stop unwinding. The stack is 8 off 16 bytes at
-     * entry, as after a call. */
+    /* The return address of entry is 0, so that debuggers stop unwinding there. At entry the
+     * stack pointer is 8 bytes off a multiple of 16, as after a call. */
     *--top = 0;
     *--top = (uintptr_t)entry;
     for (int i = 0; i < 6; i++) {

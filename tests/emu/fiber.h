@@ -1,5 +1,5 @@
-/* fiber.h: a second stack to run on. fiber_switch leaves one and goes on with another, on the same
- * host thread: eight pushes and pops on x86-64, the C library's contexts elsewhere. */
+/* fiber.h: a second stack to run on. fiber_switch leaves one stack and continues on another, on
+ * the same host thread: eight pushes and pops on x86-64, the C library's contexts elsewhere. */
 #ifndef LT_EMU_FIBER_H
 #define LT_EMU_FIBER_H
 
@@ -9,7 +9,7 @@
 typedef struct {
     void *sp;
 } fiber;
-/* Ask for the stack's top, so that a switch to it soon finds it in the cache. */
+/* Prefetch the top of the stack, so that it is in the cache when a switch to it follows. */
 static inline void fiber_prefetch(const fiber *f) {
     __builtin_prefetch((const char *)f->sp, 1);
     __builtin_prefetch((const char *)f->sp + 64, 1);

@@ -1,8 +1,8 @@
-/* launch.c: a grid's clusters (of one block, where it has none), handed out in rising order to one
- * worker for each core of the host (LATEEN_EMU_WORKERS: as many as that). See launch.h.
+/* launch.c: the clusters of a grid (each of one block, if it has none) are given in rising order
+ * to workers, one for each core of the host (or LATEEN_EMU_WORKERS). See launch.h.
  *
- * Blocks that wait for each other (a barrier over the grid, flags in memory) need to be alive
- * together: a worker whose cluster can only spin asks for one more worker, until every cluster of
+ * Blocks that wait for each other (a barrier over the grid, flags in memory) must be alive at the
+ * same time: a worker whose cluster can only spin starts one more worker, until every cluster of
  * the grid has its own. */
 #include "launch.h"
 
@@ -21,11 +21,11 @@ typedef struct {
 } grid;
 
 static struct {
-    pthread_mutex_t launching; /* One grid at a time. */
-    pthread_mutex_t lock;      /* Of all below. */
+    pthread_mutex_t launching; /* Held by one grid at a time. */
+    pthread_mutex_t lock;      /* Protects everything below. */
     pthread_cond_t wake, idle;
     grid *now;
-    uint64_t turn; /* Grids so far. */
+    uint64_t turn; /* Number of grids so far. */
     int n_workers, n_busy, n_wanted;
 } pool = {.launching = PTHREAD_MUTEX_INITIALIZER,
           .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -42,7 +42,7 @@ static void clusters_run(emu_worker *w, grid *g) {
     emu_worker_rest(w);
 }
 
-/* A worker takes part in each grid that begins while it is alive. */
+/* A worker takes part in every grid that begins while it is alive. */
 static void *worker_main(void *at) {
     emu_worker *const w = emu_worker_open();
     uint64_t seen = (uint64_t)(uintptr_t)at;
@@ -64,7 +64,7 @@ static void *worker_main(void *at) {
     return NULL;
 }
 
-/* With the lock held. */
+/* The caller holds the lock. */
 static void worker_add(uint64_t seen) {
     pthread_t id;
     if (pool.n_workers == MAX_WORKERS ||
@@ -93,7 +93,7 @@ static int workers_wanted(void) {
 
 void emu_launch(const char *name, const emu_entry *entry, void **args, emu_dim3 dims,
                 emu_dim3 block, emu_dim3 cluster, size_t dynamic_bytes) {
-    static emu_worker *own; /* The calling thread's: only one launches at a time. */
+    static emu_worker *own; /* The caller's own worker: only one thread launches at a time. */
     static uint64_t launches;
     grid g = {.work = {.name = name,
                        .entry = entry,

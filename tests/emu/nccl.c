@@ -1,26 +1,27 @@
-/* nccl.c: libnccl.so.2 without GPUs, beside the emulated driver: the functions of
- * src/comm/nccl_library.h between 2 to 64 ranks, which are threads of one process or processes of
- * one machine, each with an emulated GPU of its own.
+/* nccl.c: libnccl.so.2 without GPUs, for the emulated driver: the functions of
+ * src/comm/nccl_library.h for 2 to 64 ranks, which are threads of one process or processes of one
+ * machine, each with an emulated GPU of its own.
  *
- * MEETING    an id names a file that all ranks map: who is there, how far each is, and for each
- *            rank and each pair a slab through which its data go (sparse: only what is written is
- *            there).
- * CALLS      return at once and put an emu_external into their stream (streams.h). When all before
- *            it is done, it copies what it sends into its slab, fills what it receives with NaN
- *            and keeps a hash of what it sends; when all ranks have come and a random time has
- *            passed, results are written. A program that reads too early reads NaN; one that
- *            writes what is being sent is ended with a message.
- * SUMS       are made in the type of the call, rounded at every hop, in an order that differs from
- *            block to block and with LATEEN_EMU_SEED, the same on all ranks: as legal as any.
+ * MEETING    an id names a file that all ranks map: which ranks have joined, how far each is, and
+ *            for each rank and each pair a slab that its data pass through (sparse: only written
+ *            pages exist).
+ * CALLS      return at once and put an emu_external into their stream (streams.h). When all
+ *            earlier work is done, it copies what it sends into its slab, fills the receive
+ *            buffer with NaN and keeps a hash of what it sends; when all ranks have called and a
+ *            random time has passed, results are written. A program that reads too early reads
+ *            NaN; one that overwrites what is being sent is ended with a message.
+ * SUMS       are computed in the type of the call, rounded at every hop, in an order that differs
+ *            from block to block and with LATEEN_EMU_SEED, and is the same on all ranks: NCCL
+ *            allows any order.
  * CHECKS     what each rank calls (verb, count, type, root, reduction) must be the same, and no
- *            call may be made while the one before is in progress: otherwise the program ends with
- *            a message. LATEEN_EMU_NCCL_STRICT=0: ranks that differ hang, as on a GPU. Two ranks
- *            on one GPU are refused, as NCCL does.
+ *            call may be made while the previous one is in progress: otherwise the program ends
+ *            with a message. LATEEN_EMU_NCCL_STRICT=0: ranks that differ hang, as on a GPU. Two
+ *            ranks on one GPU are refused, as NCCL does.
  * FAULTS     LATEEN_EMU_NCCL_FAULT=RANK:CALL:KIND with the rank in its communicator, the index of
- *            the call among all of that rank, and die, stall, slow or error;
- *            LATEEN_EMU_NCCL_POLLS=J: calls are in progress for J looks;
- *            LATEEN_EMU_NCCL_VERSION=22703; LATEEN_EMU_NCCL_DELAY_US=500:
- *            the longest random time. */
+ *            the call among all calls of that rank, and a kind: die, stall, slow or error;
+ *            LATEEN_EMU_NCCL_POLLS=J: calls are in progress for J polls;
+ *            LATEEN_EMU_NCCL_VERSION=22703; LATEEN_EMU_NCCL_DELAY_US=500: the longest random
+ *            time. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +42,7 @@
 #define MOST_RANKS       64
 #define SLAB_BYTES       ((size_t)256 << 20)
 #define PAIR_BYTES       ((size_t)64 << 20)
-#define BLOCK            1024 /* Elements with one order of their sum. */
+#define BLOCK            1024 /* Elements that are summed in the same order. */
 #define MOST_OPS         256  /* Of a group. */
 #define INVALID_ARGUMENT 4
 #define INVALID_USAGE    5
@@ -67,7 +68,7 @@ typedef struct {
 typedef struct {
     _Atomic int attached, finalised;
     rank_head ranks[MOST_RANKS];
-    pair_head pairs[MOST_RANKS][MOST_RANKS]; /* From, to. */
+    pair_head pairs[MOST_RANKS][MOST_RANKS]; /* [from][to]. */
 } meeting;
 
 struct ncclComm {
@@ -78,7 +79,7 @@ struct ncclComm {
     bool ready, blocking, finalising;
     _Atomic bool aborted;
     _Atomic int error, n_tickets;
-    int polls;              /* Looks for which the last call is still in progress. */
+    int polls;              /* Polls during which the last call is still in progress. */
     uint64_t n_calls, seq;  /* All calls; collectives. */
     struct ticket *waiting; /* Calls that are not in their streams yet. */
 };
@@ -258,7 +259,7 @@ static bool all_reached(const lt_nccl_comm c, bool consumed, uint64_t seq) {
     return true;
 }
 
-/* True: all call the same. */
+/* True: all ranks make the same call. */
 static bool compare(const ticket *t) {
     const lt_nccl_comm c = t->comm;
     for (int r = 0; r < c->n; r++) {
@@ -595,7 +596,7 @@ EXPORT int ncclCommInitRankConfig(lt_nccl_comm *out, int n, lt_nccl_id id, int r
     return LT_NCCL_IN_PROGRESS;
 }
 
-/* All are there: who shares a GPU? */
+/* All ranks have joined. Does another rank use the same GPU? */
 static int make_ready(lt_nccl_comm c) {
     const char *const many = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     const bool allowed = many != NULL && *many == '1' &&
@@ -638,13 +639,14 @@ EXPORT int ncclCommAbort(lt_nccl_comm c) {
         emu_trap("rank %d aborts a communicator that not all ranks have finalised: NCCL waits here",
                  c->rank);
     }
-    atomic_store(&c->aborted, true); /* Its memory stays: calls in streams still look at it. */
+    /* Its memory stays, because calls in streams still read it. */
+    atomic_store(&c->aborted, true);
     if (!c->ready && c->rank == 0) {
         (void)unlink(c->path);
     }
     return LT_NCCL_SUCCESS;
 }
-/* In progress until all ranks have called it, as NCCL's proxies wait for each other to
+/* In progress until all ranks have called it, because NCCL's proxies wait for each other to
  * disconnect. */
 EXPORT int ncclCommFinalize(lt_nccl_comm c) {
     if (!c->ready || c->finalising) {
@@ -668,7 +670,7 @@ EXPORT int ncclGroupStart(void) {
     return LT_NCCL_SUCCESS;
 }
 
-/* Messages of one communicator and stream go together. */
+/* Messages of one communicator and one stream are sent together. */
 EXPORT int ncclGroupEnd(void) {
     int result = LT_NCCL_SUCCESS;
     if (--group.depth > 0) {

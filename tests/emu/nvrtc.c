@@ -1,9 +1,9 @@
 /* nvrtc.c: libnvrtc without a toolkit: the functions of src/kernels/cuda/compile.c over the host's
  * C++ compiler.
  *
- * A program's texts go through the preprocessor, are rewritten (rewrite.c) and compiled, behind
- * device.h, into a shared library; its bytes are the "cubin". Line numbers and file names are those
- * of the sources, so that the compiler's errors and a debugger point there.
+ * The texts of a program are preprocessed, rewritten (rewrite.c) and compiled, after device.h,
+ * into a shared library, whose bytes are the "cubin". Line numbers and file names are those of
+ * the sources, so that errors of the compiler and a debugger point there.
  *
  *     LATEEN_EMU_CXX       the compiler (default g++)
  *     LATEEN_EMU_CXXFLAGS  further options, after ours: "-O0 -g3" to step through kernels,
@@ -30,7 +30,7 @@
 enum { FAILED = 1, INVALID_INPUT = 3, INVALID_OPTION = 5, COMPILATION = 6 };
 
 typedef struct nvrtc_program {
-    char **texts, **names; /* [0]: the program, then its headers. */
+    char **texts, **names; /* [0]: the program; its headers follow. */
     int n;
     char *log, *image;
     size_t log_bytes, image_bytes;
@@ -89,7 +89,7 @@ static char *file_read(const char *path, size_t *bytes) {
     return text;
 }
 
-/* dir/name, with the folders on the way. */
+/* Write dir/name, and create missing folders. */
 static bool file_write(const char *dir, const char *name, const emu_text *t) {
     char path[2 * PATH_BYTES];
     FILE *f;
@@ -121,7 +121,7 @@ static bool texts_write(const program *p, const char *dir) {
     return good;
 }
 
-/* dir/whole.cc of dir/whole.ii: behind device.h for `arch`. */
+/* Write dir/whole.cc from dir/whole.ii: after device.h, for `arch`. */
 static bool rewritten_write(const char *dir, int arch) {
     char path[PATH_BYTES + 16], head[128];
     size_t bytes;
@@ -136,7 +136,7 @@ static bool rewritten_write(const char *dir, int arch) {
         good = good && text != NULL;
         free(text);
     }
-    /* device.h first, as make emu has compiled it; the architecture is for what lies behind it. */
+    /* device.h comes first, as make emu has compiled it; the architecture is for what follows. */
     (void)snprintf(head, sizeof head, "#include \"device.h\"\n#define __CUDA_ARCH__ %d\n", arch);
     emu_text_add(&t, head, strlen(head));
     if (good) {
@@ -149,8 +149,8 @@ static bool rewritten_write(const char *dir, int arch) {
     return good;
 }
 
-/* Run the compiler, its messages to `log`. Without the preloaded libraries of the program that
- * asks. */
+/* Run the compiler, with its messages in `log` and without the libraries that this program
+ * preloads. */
 static int compiler_run(char *const *arguments, const char *log) {
     extern char **environ;
     posix_spawn_file_actions_t files;
@@ -184,7 +184,7 @@ static int arch_of(int n_options, const char *const *options) {
     return arch;
 }
 
-/* The words of a list, which is taken apart, to a[n..]. */
+/* Add the words of a list, which is split in place, to a[n..]. */
 static int words_add(char **a, int n, char *words) {
     for (char *word = strtok(words, " "); word != NULL && n < MAX_OPTIONS - 16;
          word = strtok(NULL, " ")) {
@@ -193,7 +193,7 @@ static int words_add(char **a, int n, char *words) {
     return n;
 }
 
-/* The program as one text, its macros replaced: dir/whole.ii. */
+/* Write the program as one text with its macros replaced: dir/whole.ii. */
 static int preprocess(const program *p, const char *dir, const char *cxx, int arch, int n_options,
                       const char *const *options, const char *log) {
     char include[PATH_BYTES + 8], source[2 * PATH_BYTES], out[PATH_BYTES + 16], define[40];
@@ -224,7 +224,7 @@ static int compile(const char *dir, const char *cxx, const char *log) {
     char include[PATH_BYTES + 8];
     /* rules.mk has the options with which it compiles device.h, too. */
     char ours[] = "-x c++ " EMU_KERNEL_FLAGS " -shared";
-    /* No C++ run time and, of a sanitizer's, what run preloads; libm and libc come with
+    /* No C++ run time, nor what `run` preloads for a sanitizer; libm and libc come with
      * libcuda.so.1. Linking them took a third of a small kernel's time. */
     char libraries[] = "-nostdlib -lgcc";
     char *a[MAX_OPTIONS], *slash;
@@ -235,10 +235,10 @@ static int compile(const char *dir, const char *cxx, const char *log) {
     }
     (void)snprintf(source, sizeof source, "%s/whole.cc", dir);
     (void)snprintf(image, sizeof image, "%s/image.so", dir);
-    (void)snprintf(cuda, sizeof cuda, "%s", info.dli_fname); /* libcuda lies beside this library. */
+    (void)snprintf(cuda, sizeof cuda, "%s", info.dli_fname); /* libcuda is beside this library. */
     slash = strrchr(cuda, '/');
-    /* Its folder has device.h.gch, which the compiler takes if it was made with the same options,
-     * and no device.h. */
+    /* Its folder has device.h.gch, which the compiler uses if the options are the same, and no
+     * device.h. */
     (void)snprintf(include, sizeof include, "-I%.*s", slash != NULL ? (int)(slash - cuda) : 1,
                    slash != NULL ? cuda : ".");
     (void)snprintf(slash != NULL ? slash : cuda, 16, "%slibcuda.so.1", slash != NULL ? "/" : "");
@@ -282,7 +282,7 @@ EXPORT int nvrtcCompileProgram(program *p, int n_options, const char *const *opt
     }
     free(p->log);
     p->log = file_read(log, &p->log_bytes);
-    p->log_bytes++; /* With its NUL. */
+    p->log_bytes++; /* Counts the final NUL. */
     p->image = status == 0 ? file_read(image, &p->image_bytes) : NULL;
     if (getenv("LATEEN_EMU_KEEP") != NULL) {
         (void)fprintf(stderr, "emulated NVRTC: %s in %s\n", p->names[0], dir);

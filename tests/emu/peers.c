@@ -1,10 +1,11 @@
-/* peers.c: the emulated driver's memory between processes, and streams that wait for words of it.
+/* peers.c: memory of the emulated driver that processes share, and streams that wait for words in
+ * it.
  *
- * SHARING   cuIpcGetMemHandle moves an allocation's pages into a file in memory, where they stay at
- *           their addresses; the handle names the process and its file descriptor, and another
- *           process maps that. As with the driver, a process cannot open its own handle.
- * WORDS     cuStreamWriteValue32 is a fill of 4 bytes. cuStreamWaitValue32 is work of somebody else
- *           (streams.h), which is over some random time after the word is there. */
+ * SHARING   cuIpcGetMemHandle moves the pages of an allocation into a file in memory without
+ *           changing their addresses; the handle names the process and its file descriptor, which
+ *           another process maps. As with the driver, a process cannot open its own handle.
+ * WORDS     cuStreamWriteValue32 is a fill of 4 bytes. cuStreamWaitValue32 is external work
+ *           (streams.h), which ends a random time after the word is there. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -25,7 +26,7 @@ typedef struct {
     size_t whole, guard;
 } name;
 
-/* Allocations that are shared, and mappings of others', by address. */
+/* Shared allocations, and mappings of those of other processes, by address. */
 typedef struct known {
     struct known *next;
     unsigned char *base;
@@ -71,7 +72,7 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr p) {
     }
     if (k == NULL) {
         (void)know(&shared, base, whole, guard, fd);
-    } else { /* An earlier allocation at this address is gone. */
+    } else { /* An earlier allocation at this address was freed. */
         (void)close(k->fd);
         *k = (known){k->next, base, whole, guard, fd};
     }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Objectives over preferences, distillation, and reinforcement learning, on emulated GPUs: the steps that the CPU takes, on one GPU and on two. Prints TAP.
+# Objectives over preferences, distillation, and reinforcement learning on emulated GPUs: one GPU
+# and two take the same steps as the CPU. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 [ -n "${LATEEN_EMU_MADE:-}" ] || make -s emu 1>&2
@@ -28,7 +29,8 @@ distill=(--model.init tests/golden/sft --data.train tests/golden/sft/chat.jsonl 
     --distill.beta 0.5 --distill.labels 0.6)
 train distill-cpu cpu 1 "${distill[@]}" && train distill-gpu cuda 1 "${distill[@]}"
 compare "distillation: a GPU takes the CPU's steps" distill-cpu distill-gpu 1e-5 1e-4
-# Engines draw the answers from weights that came to each GPU. Advantages of answers of one length sum to 0, so the losses are rounding; the norms are not.
+# Engines draw the answers with weights that were sent to each GPU. The advantages of answers of
+# one length sum to 0, so the losses are only rounding errors; the gradient norms are not.
 cat >"$work/differ.py" <<'PY'
 import json, sys
 for line in sys.stdin:
@@ -41,15 +43,17 @@ train rl-cpu cpu 1 "${rl[@]}" && train rl-gpus cuda 2 "${rl[@]}" --mesh tp=2
 compare "reinforcement learning: two that share the layers take the CPU's steps" rl-cpu rl-gpus inf 1e-4
 train rl-adapters-cpu cpu 1 "${rl[@]}" --lora.rank 4 --lora.alpha 64 && train rl-adapters-gpus cuda 2 "${rl[@]}" --lora.rank 4 --lora.alpha 64 --mesh.zero 3
 compare "reinforcement learning: so do the adapters of two that divide the model beside them" rl-adapters-cpu rl-adapters-gpus inf 1e-4
-# The engine draws with older weights, on a queue of its own, while the trainer learns.
+# The engine draws with older weights, on a queue of its own, while the trainer trains.
 ahead=(--rl.staleness 1 --rl.correction token-truncate --checkpoint.every 4)
 train rl-ahead-cpu cpu 1 "${rl[@]}" "${ahead[@]}" && train rl-ahead-gpu cuda 1 "${rl[@]}" "${ahead[@]}"
 compare "reinforcement learning: a GPU draws answers ahead as the CPU does" rl-ahead-cpu rl-ahead-gpu inf 1e-4
-# With rl.exact engine and trainer agree to the last bit, also in BF16 and beside adapters; without it they do not.
+# With rl.exact the engine and the trainer agree to the last bit, also in BF16 and with adapters;
+# without it they do not.
 train rl-exact cuda 1 "${rl[@]}" --model.dtype bf16 --rl.exact true
 train rl-exact-adapters cuda 1 "${rl[@]}" --lora.rank 4 --lora.alpha 64 --rl.exact true
 train rl-inexact cuda 1 "${rl[@]}"
-# Experts and adapters of two GPUs that share the layers, or divide the rows of a text. The model has learnt one step of text.
+# Experts and adapters on two GPUs that share the layers, or divide the rows of a text. The model
+# has been trained on text for one step.
 shard 20000 200
 train rl-moe cpu 1 --model.family mixtral --model.layers 2 --model.width 32 --model.heads 4 --model.kv_heads 2 --model.ffn 32 --model.experts 4 --model.top_k 2 --model.vocab 320 --batch.size 4 \
     --steps 1 --data.seq 48 --export true

@@ -1,14 +1,15 @@
 /* products.c: Hopper's warpgroup products, D (64 x N) += A (64 x K) B (K x N), K of 32 bytes. See
  * inside.h.
  *
- * The four warps of a warpgroup ask for the same products in the same order; a product begins when
- * all four have. It is made then or, as often, no sooner than some warp's wait for its group makes
- * it: then from what its operands in shared memory have become, into accumulators that nobody may
- * have touched. It is over for all four at once, so that one warp's wait speaks for the others, as
- * pipelines want it whose consumer gives a place back by one thread.
+ * The four warps of a warpgroup request the same products in the same order; a product begins
+ * when all four have. It is computed then or, as often, only when a warp waits for its group:
+ * then it uses what its operands in shared memory have become, and accumulators that no thread
+ * may have touched. It is complete for all four warps at once, so that the wait of one warp
+ * counts for the others. Pipelines in which one thread of a consumer releases a place rely on
+ * this.
  *
- * Layouts: PTX ISA, "asynchronous warpgroup level matrix"; common/wgmma.cuh tells them. Only tiles
- * in 128-byte swizzle. */
+ * Layouts: PTX ISA, "asynchronous warpgroup level matrix"; common/wgmma.cuh describes them. Only
+ * tiles with 128-byte swizzle are supported. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,11 +21,11 @@
 #define FULL  0xffffffffu
 
 typedef struct emu_product {
-    emu_wgmma what; /* d, a: the first lane's; those of all below. */
+    emu_wgmma what; /* d, a: of the first lane; those of all lanes are below. */
     float *d[4][EMU_WARP];
     uint32_t a[4][EMU_WARP][4];
     int group;
-    unsigned asked; /* A bit a warp. */
+    unsigned asked; /* One bit per warp. */
 } product;
 
 static float element(emu_type16 type, const unsigned char *p) {
@@ -42,7 +43,8 @@ static float element(emu_type16 type, const unsigned char *p) {
     return x;
 }
 
-/* Of a matrix in shared memory: rows [first, first + n) of M or N, all of K, to out[row][k]. */
+/* Read rows [first, first + n) of M or N of a matrix in shared memory, all of K, to
+ * out[row][k]. */
 static void matrix_read(uint64_t place, bool transposed, emu_type16 type, int first, int n,
                         float out[][MAX_K]) {
     const int bytes = type == EMU_E4M3 || type == EMU_E5M2 ? 1 : 2, wide = 16 / bytes,
@@ -73,7 +75,7 @@ static void matrix_read(uint64_t place, bool transposed, emu_type16 type, int fi
 }
 
 static void held_read(const product *p, int warp, float out[][MAX_K]) {
-    /* Elements of a word. */
+    /* Elements per word. */
     const int each = p->what.a_type == EMU_E4M3 || p->what.a_type == EMU_E5M2 ? 4 : 2;
     for (int lane = 0; lane < EMU_WARP; lane++) {
         for (int i = 0; i < 4; i++) {
@@ -123,8 +125,8 @@ static void make(const product *p) {
     }
 }
 
-/* Those of groups before `group`, which are in order, up to one that not all warps have asked
- * for. */
+/* Complete the products of groups before `group`, which are in order, up to the first that not
+ * all warps have requested. */
 static void make_until(emu_products *all, int group) {
     int done = 0;
     for (; done < all->n && all->list[done].group < group && all->list[done].asked == 15; done++) {
@@ -141,7 +143,7 @@ static void whole(unsigned mask, const char *what) {
     }
 }
 
-/* The warp's next product: the first warp to come makes its entry. */
+/* The next product of the warp: the first warp to arrive creates its entry. */
 static product *next_of(emu_products *all, int warp, const emu_wgmma *one) {
     const int at = all->asked[warp]++ - all->first;
     if (at == all->n) {

@@ -1,6 +1,7 @@
 /* ptx.h: the PTX instructions of our kernels for sm_80. rewrite.c makes asm("a.b::c %0, [%1], 16;"
- * ...) the call ptx_a_b_c(op0, op1, 16): operands as they stand in the instruction. Those of sm_90:
- * ptx_hopper.h. An instruction that is in neither ends the program when it is reached. */
+ * ...) the call ptx_a_b_c(op0, op1, 16): with the operands in the order of the instruction. Those
+ * of sm_90 are in ptx_hopper.h. An instruction that is in neither ends the program when it is
+ * reached. */
 #ifndef LT_EMU_PTX_H
 #define LT_EMU_PTX_H
 
@@ -28,8 +29,8 @@ static inline void ptx_ex2_approx_ftz_f32(float &y, float x) {
     y = exp2f(x);
 }
 
-/* ---- Two halves at a time: in double, where products of 16-bit floats are exact, then rounded to
- * F32 and once more: right but for results near a tie. */
+/* ---- Two halves at a time: in double, where products of 16-bit floats are exact, then rounded
+ * to F32 and once more: correct except for results close to a tie. */
 static inline uint32_t emu_bf16_fma(uint32_t a, uint32_t b, uint32_t c) {
     float x, y, z;
     const uint32_t bits[3] = {a << 16, b << 16, c << 16};
@@ -55,7 +56,7 @@ static inline void ptx_fma_rn_f16x2(uint32_t &y, uint32_t a, uint32_t b, uint32_
     y = emu_f16_fma(a, b, c) | emu_f16_fma(a >> 16, b >> 16, c >> 16) << 16;
 }
 
-/* ---- A warp's largest */
+/* ---- Maximum over a warp */
 static inline void ptx_redux_sync_max_u32(uint32_t &y, uint32_t x, unsigned mask) {
     for (int lanes = 16; lanes > 0; lanes /= 2) {
         const uint32_t other = __shfl_xor_sync(mask, x, lanes);
@@ -113,7 +114,7 @@ static inline void ptx_st_shared_v4_b32(uint32_t p, uint32_t x, uint32_t y, uint
     *(uint4 *)emu_shared_pointer(p, 16) = {x, y, z, w};
 }
 
-/* ---- Flags between blocks: each look that finds nothing lets others move. */
+/* ---- Flags between blocks: a poll that finds nothing lets others run. */
 static inline void ptx_st_release_gpu_global_s32(int *p, int x) {
     emu_release();
     __atomic_store_n(p, x, __ATOMIC_RELEASE);
@@ -123,7 +124,7 @@ static inline void ptx_ld_acquire_gpu_global_s32(int &x, const int *p) {
     x = __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 
-/* ---- Barriers of a part of the block */
+/* ---- Barriers for part of the block */
 static inline void ptx_bar_sync(int id, int threads) {
     emu_barrier(id, threads);
 }
@@ -139,7 +140,7 @@ static inline void ptx_cp_async_cg_shared_global(uint32_t dst, const void *src, 
 static inline void ptx_cp_async_cg_shared_global(uint32_t dst, const void *src, int bytes) {
     emu_cp_async(emu_shared_pointer(dst, 16), src, bytes, bytes);
 }
-/* A cache that evicts nothing. The fraction, 1.0, comes as two words. */
+/* The emulated cache evicts nothing. The fraction, 1.0, arrives as two words. */
 static inline void ptx_createpolicy_fractional_L2_evict_first_b64(unsigned long long &policy, int,
                                                                   int) {
     policy = 0;
@@ -162,9 +163,9 @@ static inline void ptx_cp_async_wait_group(int n) {
     emu_cp_async_wait(n);
 }
 
-/* ---- The warp's matrices */
+/* ---- Matrices of a warp */
 struct emu_ldmatrix {
-    const uint16_t *row; /* Of matrix lane / 8, row lane % 8. */
+    const uint16_t *row; /* Row lane % 8 of matrix lane / 8. */
     uint32_t r[4];
 };
 template <bool TRANS> static void emu_ldmatrix_all(void *const lanes[EMU_WARP], unsigned mask) {

@@ -1,9 +1,9 @@
-/* ptx_hopper.h: the PTX instructions of our kernels that sm_90 has and sm_80 has not; see ptx.h. */
+/* ptx_hopper.h: the PTX instructions of our kernels that sm_90 has and sm_80 lacks; see ptx.h. */
 #ifndef LT_EMU_PTX_HOPPER_H
 #define LT_EMU_PTX_HOPPER_H
 
-/* ---- Nothing happens: hints; registers handed over; order among what the emulator does in order;
- * kernels that start early, which none does. */
+/* ---- No-ops: hints; registers handed over; ordering of what the emulator does in order; early
+ * starts of kernels, which never happen here. */
 static inline void ptx_prefetch_tensormap(const void *) {
 }
 static inline void ptx_cp_async_bulk_prefetch_L2_global(const void *, uint32_t) {
@@ -206,7 +206,7 @@ static inline void ptx_cp_async_bulk_wait_group(int groups) {
     emu_bulk_wait(groups, false);
 }
 
-/* ---- Words between blocks */
+/* ---- Words shared by blocks */
 static inline void ptx_red_release_gpu_global_add_u32(uint32_t *p, uint32_t x) {
     emu_release();
     (void)__atomic_fetch_add(p, x, __ATOMIC_RELEASE);
@@ -236,7 +236,7 @@ static inline void ptx_cvt_rn_f16x2_e4m3x2(uint32_t &y, uint16_t x) {
 
 /* ---- 8x8 matrices to shared memory */
 struct emu_stmatrix {
-    uint16_t *row; /* Of matrix lane / 8, row lane % 8. */
+    uint16_t *row; /* Row lane % 8 of matrix lane / 8. */
     uint32_t r[4];
 };
 template <bool TRANS> static void emu_stmatrix_all(void *const lanes[EMU_WARP], unsigned mask) {
@@ -266,9 +266,9 @@ static inline void ptx_stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t p
     emu_warp(0xffffffffu, emu_stmatrix_all<true>, &m, "stmatrix.trans");
 }
 
-/* ---- The warpgroup's products. Operands: n / 2 of D; A's descriptor, or four words; B's
- * descriptor; whether to add; signs, 1 and 1; and of 16-bit types, for each operand in shared
- * memory, whether it is transposed. */
+/* ---- Products of a warpgroup. Operands: n / 2 values of D; the descriptor of A, or four words;
+ * the descriptor of B; whether to add; the signs 1 and 1; and for 16-bit types, whether each
+ * operand in shared memory is transposed. */
 static inline void ptx_wgmma_commit_group_sync_aligned(void) {
     emu_wgmma_commit();
 }
@@ -278,7 +278,7 @@ static inline void ptx_wgmma_wait_group_sync_aligned(int groups) {
 template <class T> static inline uint64_t emu_operand(const T &x) {
     return (uint64_t)x;
 }
-static inline uint64_t emu_operand(const float &) { /* Of D: its place counts. */
+static inline uint64_t emu_operand(const float &) { /* For D its place matters. */
     return 0;
 }
 template <class... T>
@@ -291,7 +291,7 @@ static inline void emu_ptx_wgmma(emu_type16 a, emu_type16 b, int n, T &...operan
     emu_wgmma mine = {
         (float *)(uintptr_t)at[0], n, a, b, held, false, false, behind[1] != 0, {}, 0, behind[0]};
     if ((!held && rest != (wide ? 7 : 5)) || (const float *)at[n / 2 - 1] != mine.d + n / 2 - 1) {
-        emu_trap("wgmma: %d operands behind D, or D is no array", rest);
+        emu_trap("wgmma: %d operands after D, or D is not an array", rest);
     }
     for (int i = 0; i < 4 && held; i++) {
         mine.a[i] = (uint32_t)w[i];

@@ -1,9 +1,9 @@
 /* rewrite.c: see rewrite.h and, for what comes out, device.h. A scanner of words that knows
- * comments and strings, and takes three of them apart:
+ * comments and strings, and rewrites three constructs:
  *
- *     __shared__ T a[8][2], b; extern __shared__ T c[]; declarations, of the kind our kernels have:
- *     a type of words, arrays, no initialiser
- *     asm volatile("mnemonic operands; .." : outputs : inputs : clobbers)
+ *     __shared__ T a[8][2], b; extern __shared__ T c[]; declarations of the form that our kernels
+ *     use: a type of plain words, arrays, no initialiser asm volatile("mnemonic operands; .." :
+ *     outputs : inputs : clobbers)
  *                   { .reg declarations and @p conditions, too
  *     __global__ void __launch_bounds__(N) name(...) {  ...
  *                   up to the line that begins with the closing brace */
@@ -28,7 +28,7 @@ typedef struct {
     const char *ptx;
     const char *p;
     uintptr_t id;
-    span kernel, bounds; /* A kernel whose end has not come yet. */
+    span kernel, bounds; /* A kernel whose end has not been reached. */
 } scanner;
 
 void emu_text_add(emu_text *t, const char *from, size_t n) {
@@ -74,7 +74,7 @@ static span word_at(const char *p) {
     }
     return w;
 }
-/* Behind the string or comment that begins at p; p itself when none does. */
+/* The end of the string or comment that begins at p; p itself if none does. */
 static const char *quiet_skip(const char *p) {
     if (*p == '"' || *p == '\'') {
         const char quote = *p++;
@@ -92,7 +92,8 @@ static const char *quiet_skip(const char *p) {
     }
     return p;
 }
-/* The first of `stops` at or after p outside brackets, strings and comments; or the text's end. */
+/* The first of `stops` at or after p that is outside brackets, strings and comments; or the end
+ * of the text. */
 static const char *find(const char *p, const char *stops) {
     for (int depth = 0; *p != '\0';) {
         const char *const quiet = quiet_skip(p);
@@ -109,7 +110,8 @@ static const char *find(const char *p, const char *stops) {
     }
     return p;
 }
-/* The lines that the text [from, to) had, so that later ones keep their numbers. */
+/* Write as many line breaks as the text [from, to) had, so that later lines keep their
+ * numbers. */
 static void lines_keep(scanner *s, const char *from, const char *to) {
     for (; from < to; from++) {
         if (*from == '\n') {
@@ -129,7 +131,7 @@ static const char *alignment_skip(const char *p) {
     return p;
 }
 
-/* p: behind the word __shared__. */
+/* p: after the word __shared__. */
 static void shared(scanner *s, const char *p, bool dynamic) {
     const char *const from = p, *const end = find(p, ";");
     const char *name, *stop;
@@ -170,7 +172,7 @@ static void shared(scanner *s, const char *p, bool dynamic) {
 
 /* ---- Instructions ---- */
 
-/* Operands "x"(expression), .. up to the next colon or the end; appended to list. */
+/* Append operands "x"(expression), .. up to the next colon or the end to list. */
 static const char *operands(const char *p, const char *end, span *list, int *n) {
     while (p < end) {
         p = space_skip(p);
@@ -189,7 +191,8 @@ static const char *operands(const char *p, const char *end, span *list, int *n) 
     return p;
 }
 
-/* The template's text: its strings one behind the other, escapes as the letters they stand for. */
+/* The text of the template: its strings joined, with escapes replaced by the characters they
+ * stand for. */
 static const char *template_read(const char *p, const char *end, emu_text *text) {
     for (p = space_skip(p); p < end && *p == '"'; p = space_skip(p)) {
         const char *const to = quiet_skip(p);
@@ -202,8 +205,8 @@ static const char *template_read(const char *p, const char *end, emu_text *text)
     return p;
 }
 
-/* What stands behind the mnemonic, as a call's arguments: %3 the fourth operand, %%name the special
- * register ptx_name, other words as they are; "_", where nobody wants a result, is none. */
+/* Write the rest of an instruction as arguments of a call: %3 is the fourth operand, %%name the
+ * special register ptx_name, other words stay; "_", for an unwanted result, is left out. */
 static void arguments_add(scanner *s, span t, const span *list, int n, bool first) {
     for (const char *p = t.at; p < t.at + t.n;) {
         const span w = word_at(*p == '%' ? p + 1 + (p[1] == '%') : p);
@@ -225,7 +228,7 @@ static void arguments_add(scanner *s, span t, const span *list, int n, bool firs
     }
 }
 
-/* a.b::c_2 -> ptx_a_b_c_2( ; of wgmma's m64n128k16 the 128 is the first argument and an N in the
+/* a.b::c_2 -> ptx_a_b_c_2( ; in wgmma's m64n128k16, 128 becomes the first argument and N in the
  * name. */
 static span name_make(emu_text *name, span mnemonic) {
     span columns = {NULL, 0};
@@ -245,7 +248,7 @@ static span name_make(emu_text *name, span mnemonic) {
     return columns;
 }
 
-/* Whether the headers have "name(", as a function or, "name," , among those that a macro makes. */
+/* Do the headers have "name(", as a function, or "name,", among those that a macro defines? */
 static bool has(const char *ptx, char *name) {
     char *const end = name + strlen(name) - 1;
     bool found = strstr(ptx, name) != NULL;
@@ -255,7 +258,7 @@ static bool has(const char *ptx, char *name) {
     return found;
 }
 
-/* One of a template's instructions, or the declaration of its registers. */
+/* Rewrite one instruction of a template, or the declaration of its registers. */
 static void one_instruction(scanner *s, span t, const span *list, int n) {
     span mnemonic = {t.at, 0};
     if (*t.at == '@') { /* @p or @!p: under a condition. */
@@ -292,7 +295,7 @@ static void one_instruction(scanner *s, span t, const span *list, int n) {
     free(name.text);
 }
 
-/* p: behind the word asm. */
+/* p: after the word asm. */
 static void instruction(scanner *s, const char *p) {
     const char *const from = p, *open = p = space_skip(p), *end;
     span w = word_at(p), list[MAX_OPERANDS];
@@ -316,7 +319,8 @@ static void instruction(scanner *s, const char *p) {
     for (char *at = text.text; *at != '\0';) {
         const size_t length = strcspn(at, ";");
         span t = trim((span){at, length});
-        while (t.n > 0 && (*t.at == '{' || *t.at == '}')) { /* A block's, not an operand's. */
+        /* The brace of a block, not of an operand. */
+        while (t.n > 0 && (*t.at == '{' || *t.at == '}')) {
             t = trim((span){t.at + 1, t.n - 1});
         }
         if (t.n > 0) {
@@ -334,7 +338,7 @@ static void instruction(scanner *s, const char *p) {
 
 /* ---- Kernels ---- */
 
-/* p: behind the word __global__. Notes name and bounds; the text itself is copied on. */
+/* p: after the word __global__. Notes name and bounds; the text itself is copied later. */
 static void kernel(scanner *s, const char *p) {
     s->bounds = (span){"1024", 4};
     while (*p != '\0' && *p != '{' && *p != ';') {

@@ -1,7 +1,7 @@
 # The emulated GPU: libcuda.so.1, libnvrtc.so.12 and libnccl.so.2 for machines that have none; tests/emu/run COMMAND uses them (README.md here).
 EMU_OUT   := $(OUT)/emu
 EMU_FLAGS := -O2 -march=native -ffp-contract=off -fPIC -ftls-model=initial-exec -fno-semantic-interposition -Itests/emu -DEMU_DIR='"$(CURDIR)/tests/emu"'
-# Of kernels, and of device.h, which is compiled once for all of them.
+# Options for kernels, and for device.h, which is compiled once for all of them.
 EMU_KERNEL_FLAGS := -std=c++17 -O1 -g0 -w -fPIC -fno-exceptions -fno-rtti -ffp-contract=off -fno-strict-aliasing -fno-gnu-unique -fvisibility=hidden -march=native
 EMU_HEADS := $(wildcard tests/emu/*.h) src/kernels/cuda/driver.h
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Invalid settings of the environment: each must give one clear message, and never another GPU or compiler than asked for. Prints TAP.
+# Invalid settings in the environment: each must give one clear message, and never another GPU or
+# compiler than the one requested. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 [ -n "${LATEEN_EMU_MADE:-}" ] || make -s emu 1>&2
@@ -24,11 +25,11 @@ says "device 'gpu' is not one of cpu[:CORES]|cuda[:N]|auto" LATEEN_CUDA_DEVICE=0
 says '"index": 1' LATEEN_EMU_DEVICES=2 doctor --no-measure --json
 says "no kernels: LATEEN_NVRTC is not a libnvrtc (the CUDA run-time compiler): /nonsense: cannot open" LATEEN_NVRTC=/nonsense doctor --no-measure
 says "kernels by NVRTC 12.4" LATEEN_CUDA_DEVICE= doctor --no-measure
-# Nothing is measured for a file that cannot be written.
+# If the file cannot be written, nothing is measured.
 n=$((n + 1))
 got=$(timeout 60 tests/emu/run build/lateen bench kernels --op quant --json /nonsense/rows.json 2>&1)
 if grep -qF "cannot write /nonsense/rows.json: No such file or directory" <<<"$got" && ! grep -q bandwidth <<<"$got"; then
-    echo "ok $n - an unwritable --json is told before anything is measured"
+    echo "ok $n - an unwritable --json is refused before anything is measured"
 else
     echo "not ok $n - an unwritable --json: $(head -c 300 <<<"$got")"
 fi

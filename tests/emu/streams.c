@@ -1,14 +1,15 @@
 /* streams.c: the emulated driver's streams, events and graphs.
  *
- * A stream whose earlier work is done does the next piece at once, in the thread that asks for it.
- * Work that ends by itself at some later moment (emu_external: the emulated NCCL's) makes a stream
- * a row of items: what comes behind it waits there, and so does what waits for an event behind it
- * in another stream. The row goes on whenever a thread waits or asks for something, and in a thread
- * of its own as long as there is such work. So a program that does not wait where it must reads too
- * early here, too.
+ * If the earlier work of a stream is done, the next piece is done at once, in the thread that
+ * queues it. Work that ends by itself at some later moment (emu_external, of the emulated NCCL)
+ * makes the stream a queue of items: later work waits there, and so does work of other streams
+ * that waits for a later event. The queue advances whenever a thread waits or queues something,
+ * and in a separate thread as long as there is such work. So a program that forgets to wait reads
+ * too early here, too.
  *
- * A stream that is captured records launches, copies and fills in order; streams that wait for an
- * event of it are captured with it. A graph is that list, run again in its order, arguments copied.
+ * A captured stream records launches, copies and fills in order; streams that wait for an event
+ * of it are captured with it. A graph is that list: it is run again in the same order, with
+ * copied arguments.
  */
 #include "streams.h"
 
@@ -24,14 +25,15 @@
 
 struct CUgraph_st {
     node *nodes;
-    int n_nodes, max_nodes, n_holders; /* Streams, events and executables that look at it. */
-    bool whole;                        /* Its capture is over. */
+    /* n_holders: streams, events and executables that refer to it. */
+    int n_nodes, max_nodes, n_holders;
+    bool whole; /* Its capture has ended. */
 };
 struct CUgraphExec_st {
     CUgraph graph;
 };
 
-/* What an event waits for: where a stream was when it was recorded. */
+/* What an event waits for: the position of a stream when the event was recorded. */
 typedef struct {
     int n_holders;
     bool passed;
@@ -51,19 +53,19 @@ typedef struct item {
     moment *at;
     emu_external external;
     bool begun;
-    double until_ms; /* Of a wait whose event has passed: when the stream goes on. */
+    double until_ms; /* For a wait whose event has passed: when the stream continues. */
 } item;
 struct CUstream_st {
     CUcontext context;
     CUgraph captured;
-    bool began; /* It, not one that joined. */
+    bool began; /* The stream that began the capture, not one that joined it. */
     CUstream next;
     item *first, *last;
-    bool running; /* By one thread, without the lock. */
+    bool running; /* One thread runs it, without the lock. */
 };
 
 static struct {
-    pthread_mutex_t lock; /* Of all below, and of streams and moments. */
+    pthread_mutex_t lock; /* Protects everything below, and streams and moments. */
     CUstream streams;
     int n_external;
     bool has_thread;
@@ -101,7 +103,7 @@ static void node_run(const node *n, void **args) {
     }
 }
 
-/* With its arguments, which are the caller's only now. */
+/* Copy a node and its arguments, which the caller owns only now. */
 static CUresult node_copy(node *kept, const node *n, void **args) {
     const emu_entry *const e = n->kind == NODE_LAUNCH ? n->function->entry : NULL;
     size_t bytes = 0;
@@ -155,7 +157,7 @@ static CUgraph graph_hold(CUgraph g) {
     return g;
 }
 
-/* ---- Rows of items ---- */
+/* ---- Queues of items ---- */
 
 static moment *moment_hold(moment *m) {
     m->n_holders++;
@@ -195,8 +197,8 @@ static bool append(CUstream s, const item *i) {
     return true;
 }
 
-/* Streams beside each other go on at moments of their own: a program that relies on one being
- * faster than another is wrong for some of them. */
+/* Concurrent streams advance at independent moments: a program that relies on one being faster
+ * than another is wrong for some of these. */
 static double late_ms(void) {
     static uint64_t draws;
     const char *const seed = getenv("LATEEN_EMU_SEED");
@@ -206,7 +208,8 @@ static double late_ms(void) {
     return (double)(x >> 40) * 0x1p-24 * LATE_MS;
 }
 
-/* With the lock, which is given back meanwhile: the first item. True: it is done. */
+/* Run the first item. The caller holds the lock, which is released meanwhile. True: the item is
+ * done. */
 static bool item_run(CUstream s, item *i) {
     bool done = true;
     if (i->kind == ITEM_MARK) {
@@ -241,7 +244,7 @@ static bool item_run(CUstream s, item *i) {
     return done;
 }
 
-/* With the lock: every row as far as it goes without work of others. */
+/* Advance every queue as far as it goes without external work. The caller holds the lock. */
 static void go_on(void) {
     bool again = true;
     while (again) {
@@ -251,13 +254,13 @@ static void go_on(void) {
             if (i != NULL && !s->running && i->kind != ITEM_EXTERNAL && item_run(s, i)) {
                 s->first = i->next;
                 item_free(i);
-                again = true; /* From the beginning: the list may have changed meanwhile. */
+                again = true; /* Begin again, because the list may have changed meanwhile. */
             }
         }
     }
 }
 
-/* The same, and one look at work of others, each in its turn. */
+/* The same, and poll each piece of external work once, in its turn. */
 static void look(void) {
     static unsigned turn;
     int n = 0, k;
@@ -320,7 +323,7 @@ void emu_settle(CUcontext context) {
         if (s->context == context && !is_idle(s)) {
             look();
             rest();
-            s = line.streams; /* Others may have closed theirs. */
+            s = line.streams; /* Other threads may have closed their streams. */
         } else {
             s = s->next;
         }
@@ -394,7 +397,7 @@ EXPORT CUresult cuStreamCreate(CUstream *out, unsigned int flags) {
     return 0;
 }
 EXPORT CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int priority) {
-    (void)priority; /* Work is done when it is asked for. */
+    (void)priority; /* Work is done when it is queued. */
     return cuStreamCreate(out, flags);
 }
 EXPORT CUresult cuStreamDestroy_v2(CUstream s) {
@@ -426,7 +429,8 @@ EXPORT CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned int flags) {
     CUresult r = 0;
     (void)flags;
     if (e->captured != NULL && e->captured->whole) {
-        return CAPTURE_UNSUPPORTED; /* Recorded in a graph: nothing outside can wait for it. */
+        /* It is recorded in a graph: nothing outside can wait for it. */
+        return CAPTURE_UNSUPPORTED;
     }
     if (s != NULL && e->captured != NULL && s->captured == NULL) {
         s->captured = graph_hold(e->captured);
@@ -454,13 +458,13 @@ EXPORT CUresult cuStreamEndCapture(CUstream s, CUgraph *out) {
     if (s == NULL || !s->began) {
         return CAPTURE_UNSUPPORTED;
     }
-    *out = s->captured; /* The stream's hold becomes the caller's. */
+    *out = s->captured; /* The stream's reference becomes the caller's. */
     s->captured->whole = true;
     s->captured = NULL;
     s->began = false;
     pthread_mutex_lock(&line.lock);
     for (CUstream o = line.streams; o != NULL; o = o->next) {
-        if (o->captured == *out) { /* One that joined. */
+        if (o->captured == *out) { /* A stream that joined. */
             graph_leave(o->captured);
             o->captured = NULL;
         }
@@ -578,7 +582,7 @@ EXPORT CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
     pthread_mutex_lock(&line.lock);
     if (from->at != NULL && to->at != NULL) {
         r = from->at->passed && to->at->passed ? 0 : NOT_READY;
-        /* In steps of half a microsecond, which is what CUDA promises. */
+        /* In steps of half a microsecond, the resolution that CUDA promises. */
         *ms = (float)(rint((to->at->at_ms - from->at->at_ms) * 2e3) * 0.5e-3);
     }
     pthread_mutex_unlock(&line.lock);

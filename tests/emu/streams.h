@@ -33,8 +33,8 @@ typedef struct {
     node_kind kind;
     CUfunction function;
     emu_dim3 grid, block, cluster;
-    size_t bytes;          /* Dynamic shared, or of the copy or the fill. */
-    unsigned char *values; /* Arguments one after the other, 128-byte steps. */
+    size_t bytes;          /* Dynamic shared memory, or size of the copy or of the fill. */
+    unsigned char *values; /* Arguments, one every 128 bytes. */
     void *dst;
     const void *src;
     uint32_t word;
@@ -42,21 +42,22 @@ typedef struct {
 
 extern __thread CUcontext emu_current __attribute__((tls_model("initial-exec")));
 
-/* A piece of work: run now; later, where the stream has work before it that is not done; or kept,
- * where the stream is captured. */
+/* Do a piece of work: now; later, if the stream has earlier work that is not done; or record it,
+ * if the stream is captured. */
 CUresult emu_do(CUstream s, const node *n, void **args);
-/* Until all streams of a context are empty. */
+/* Wait until all streams of a context are empty. */
 void emu_settle(CUcontext context);
-void emu_guards_check(const char *after); /* driver.c */
-/* driver.c: find the allocation that begins at p. *base: where the guard before it begins; *bytes:
- * its size without guards. From EMU_SHARED_LEAST bytes on it shares its pages with no other. */
+void emu_guards_check(const char *after); /* In driver.c. */
+/* In driver.c: find the allocation that begins at p. *base: where the guard before it begins;
+ * *bytes: its size without guards. An allocation of at least EMU_SHARED_LEAST bytes shares its
+ * pages with no other. */
 #define EMU_PAGE         ((size_t)4096)
 #define EMU_SHARED_LEAST ((size_t)1 << 20)
 bool emu_memory_find(CUdeviceptr p, unsigned char **base, size_t *bytes, size_t *guard);
 
-/* Work of somebody else in a stream: begins when all before it is done, and is over when `poll`
- * says so. Both are called by any thread, never at the same time, without locks; free_ctx at the
- * end. What stands behind it waits. */
+/* External work in a stream: it begins when all earlier work is done, and is over when `poll`
+ * says so. Any thread may call both, never two at the same time, without locks; free_ctx is
+ * called at the end. Later work waits for it. */
 typedef struct {
     void (*begin)(void *ctx);
     bool (*poll)(void *ctx);

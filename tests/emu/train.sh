@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Train a tiny model on the CPU and on the emulated GPU. Every loss must agree, also when one continues from the other's checkpoint, and a stop must not
-# change a bit. Prints TAP.
+# Train a tiny model on the CPU and on the emulated GPU. Every loss must agree, also if one
+# continues from the other's checkpoint, and stopping must not change a bit. Prints TAP.
 set -eu
 cd "$(dirname "$0")/../.."
 [ -n "${LATEEN_EMU_MADE:-}" ] || make -s emu 1>&2
@@ -34,7 +34,8 @@ print("ok" if good else "not ok", n, f"- training in {dtype}: losses {off:.1e} a
 PY
 done
 
-# Checkpoints cross: two steps there, two here; on the GPU at once or with one more stop. Moments in bf16, whose rounding is drawn.
+# Checkpoints move between devices: two steps on one, two on the other; on the GPU in one run, and
+# with one more stop. Moments are in bf16, with random rounding.
 dtype=bf16
 part() { # folder, device, steps
     device=$2

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Adapters on meshes of emulated GPUs, beside experts, too, with magnitudes of their own (DoRA), and with dropout: losses and gradient norms are those of one CPU rank in fp32, and of one GPU in
-# bf16. The base comes unit by unit at mesh.zero 3, with a family whose small parameters ops want in fp32 beside bf16 weights; in blocks, it is divided by rows, columns, layers and bytes. Prints TAP.
+# Adapters on meshes of emulated GPUs: also for experts, with magnitudes (DoRA), and with dropout.
+# Losses and gradient norms are those of one CPU rank in fp32, and of one GPU in bf16. At
+# mesh.zero 3 the base is gathered unit by unit, with a family whose small parameters are fp32
+# beside bf16 weights; in block types it is divided by rows, columns, layers and bytes. Prints
+# TAP.
 set -u
 cd "$(dirname "$0")/../.."
 [ -n "${LATEEN_EMU_MADE:-}" ] || make -s emu 1>&2
@@ -15,7 +18,7 @@ base() { # name, options...
 all="--lora.targets all-linear,embed_tokens,lm_head"
 declare -A base_of=([llama]=llama [apertus]=apertus [experts]=experts [dora]=apertus [dropout]=llama [blocks]=llama)
 declare -A options_of=([llama]=$all [apertus]=$all [experts]=$all [dora]="--lora.dora true" [dropout]="--lora.dropout 0.25" [blocks]="--lora.base q8_0 --model.dtype bf16")
-# The factor is large so that the clip decides something in the first steps.
+# The factor is large so that the gradients are clipped in the first steps.
 adapt() { # kind, folder, device, ranks, options...
     local kind=$1
     shift
@@ -57,7 +60,9 @@ for mesh in tp=2 pp=2 "dp=2 --mesh.zero 3"; do
     adapt blocks "blocks-${mesh%% *}" cuda 2 --mesh $mesh
     compare "adapters: a base in blocks of 8 bits, $mesh on two GPUs: one GPU" blocks "blocks-${mesh%% *}" 1e-3 1e-2
 done
-steps=3 # By the third, a pass of other adapters is replayed from its record, whose masks would be old.
+# At the third step, a pass of other adapters is replayed from its recording, whose masks would be
+# stale.
+steps=3
 alone dropout
 adapt dropout dropout-gpu cuda 1 --model.dtype fp32
 compare "adapters: dropout, one GPU, fp32: one CPU rank" dropout dropout-gpu 1e-5 1e-4

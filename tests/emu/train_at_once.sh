@@ -16,7 +16,7 @@ adapters:
   wide: {batch.size: 4, optim.lr: 1e-3}
   narrow: {batch.size: 2, lora.rank: 2, lora.targets: "q_proj,down_proj", optim.lr: 1e-4}
 YAML
-# The factor is large so that the clip decides something in the first steps.
+# The factor is large so that the gradients are clipped in the first steps.
 many() { # folder, device, ranks, options...
     train "$@" "$work/many.yaml" --model.init "$work/base/model" --lora.rank 4 --lora.alpha 64
 }

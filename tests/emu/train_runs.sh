@@ -1,12 +1,14 @@
 # shellcheck shell=bash
 # Runs of `lateen train` on emulated GPUs and on CPUs, one rank or several, and comparisons of them; sourced by train_ranks.sh and train_axes.sh.
-# They set `steps`, what a run has unless it says otherwise, and `options`, what all runs have in common. They print TAP.
+# They set `steps`, the default number of steps of a run, and `options`, the options that all runs
+# have in common. They print TAP.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export LATEEN_EMU_MADE=1
 n=0
 shard() { # bytes of text, bytes of a document: $work/shard
-    # Any text of ASCII will do that does not change with the sources: differences by rounding depend on it.
+    # Any ASCII text will do that does not change with the sources: differences by rounding depend
+    # on it.
     LC_ALL=C tr -d '\200-\377' <tests/golden/data/chat_rows.jsonl | head -c "$1" >"$work/text" || true
     python3 tests/e2e/make_shard.py "$work/text" "$work/shard" "$2"
 }
@@ -32,7 +34,7 @@ try:
     a, b = steps(a), steps(b)
     worst = [max(abs(a[i][k] - b[i][k]) / abs(a[i][k]) for i in a) for k in ("loss", "grad_norm")]
     good = sorted(a) == sorted(b) == list(range(1, int(last) + 1)) and worst[0] <= float(loss) and worst[1] <= float(norm)
-    # The clip must have decided something, or its norm is not tested.
+    # Gradients must have been clipped at least once, or the norm is not tested.
     good = good and all(r["grad_norm"] > 0.5 for r in a.values())
 except (OSError, KeyError) as e:
     good, worst = False, repr(e)

@@ -1,5 +1,5 @@
-/* words.c: arithmetic that an instruction does at once: conversions of 16-bit floats, and the
- * warp's matrix product. */
+/* words.c: arithmetic that takes one instruction on the device: conversions of 16-bit floats, and
+ * the matrix product of a warp. */
 #include "emu.h"
 
 #include <math.h>
@@ -22,8 +22,8 @@ float emu_f16_to_f32(uint16_t h) {
     if (rest >= 0x7c00) { /* Infinity and NaN. */
         return float_of(sign | 0x7f800000u | (rest & 0x3ff) << 13);
     }
-    /* Shifted into place, the exponent is 112 too small: a multiplication mends it, for subnormal
-     * numbers too. */
+    /* Shifted into place, the exponent is 112 too small: a multiplication corrects it, for
+     * subnormal numbers too. */
     return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f));
 }
 
@@ -36,7 +36,7 @@ uint16_t emu_f32_to_f16(float x) {
     if (size >= 65520.0f) {
         return (uint16_t)(sign | 0x7c00);
     }
-    if (size < 0x1p-14f) { /* Subnormal: a whole number of 2^-24. */
+    if (size < 0x1p-14f) { /* Subnormal: a multiple of 2^-24. */
         return (uint16_t)(sign | (uint32_t)rintf(size * 0x1p24f));
     }
     const uint32_t rest = u & 0x7fffffff, odd = rest >> 13 & 1;
@@ -51,8 +51,8 @@ uint16_t emu_f32_to_bf16(float x) {
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* 8-bit floats: 1.4.3 without infinity, and 1.5.2. A code is found among all, by distance; ties to
- * the even one. */
+/* 8-bit floats: 1.4.3 without infinity, and 1.5.2. The nearest code is found by comparing all of
+ * them; ties go to the even one. */
 float emu_f8_to_f32(uint8_t code, bool e5m2) {
     const int mantissa = e5m2 ? 2 : 3, bias = e5m2 ? 15 : 7, mag = code & 0x7f;
     const int e = mag >> mantissa, m = mag & ((1 << mantissa) - 1);
@@ -64,7 +64,8 @@ float emu_f8_to_f32(uint8_t code, bool e5m2) {
     return code & 0x80 ? -x : x;
 }
 
-uint8_t emu_f32_to_f8(float x, bool e5m2) { /* Beyond the largest number that. */
+/* Beyond the largest number the result is that number. */
+uint8_t emu_f32_to_f8(float x, bool e5m2) {
     const int most = e5m2 ? 0x7b : 0x7e;
     const float size = fabsf(x);
     const uint8_t sign = (uint8_t)(bits_of(x) >> 24 & 0x80);
@@ -91,8 +92,8 @@ static float bf16_to_f32(uint16_t h) {
 
 typedef float eight __attribute__((vector_size(32)));
 
-/* Fragments: common/mma.cuh. Sums in float, of products that are exact; the tensor cores' own order
- * and cuts are not documented. */
+/* Fragments: see common/mma.cuh. Sums are in float, of products that are exact; the tensor cores'
+ * own order and truncation are not documented. */
 static inline __attribute__((always_inline)) void multiply(void *const lanes[EMU_WARP],
                                                            float (*to_f32)(uint16_t)) {
     float a[16][16], y[16][8];

@@ -1,9 +1,9 @@
-/* faults.cu: kernels that are wrong on purpose, and two that are right: what the emulated GPU must
- * say about each is in faults.c. One block of 64. */
+/* faults.cu: kernels with deliberate faults, and two correct ones; faults.c says what the
+ * emulated GPU must report for each. They run as one block of 64 threads. */
 
 extern "C" __global__ void __launch_bounds__(64) shared_past(float *y, int n) {
     __shared__ float a[64], b[64];
-    a[threadIdx.x + n] = b[threadIdx.x] = 1.0f; /* n 1: one past the end. */
+    a[threadIdx.x + n] = b[threadIdx.x] = 1.0f; /* n 1: one element past the end. */
     __syncthreads();
     y[threadIdx.x] = a[threadIdx.x];
 }
@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(64) global_past(float *y, int n) {
     y[threadIdx.x + n] = 1.0f;
 }
 
-/* Neighbours' words without a barrier between. */
+/* Reads the words of neighbours without a barrier between. */
 extern "C" __global__ void __launch_bounds__(64) no_barrier(float *y, int n) {
     __shared__ float a[64];
     a[threadIdx.x] = 1.0f;
@@ -66,8 +66,8 @@ extern "C" __global__ void __launch_bounds__(64) not_aligned(float *y, int n) {
     y[threadIdx.x] = 1.0f;
 }
 
-/* Right: 40 blocks wait for each other, more than the host has threads. flags (40) ints behind y's
- * 64 floats, zeroed. */
+/* Correct: 40 blocks wait for each other, more than the host has threads. flags (40): zeroed ints
+ * after the 64 floats of y. */
 extern "C" __global__ void __launch_bounds__(64) meet(float *y, int n) {
     int *const flags = (int *)(y + 64), up = 0;
     __syncthreads();

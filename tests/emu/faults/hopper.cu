@@ -1,5 +1,5 @@
-/* hopper.cu: kernels for sm_90a that are wrong on purpose; see faults.cu. flags: ints behind y's 64
- * floats, zeroed. */
+/* hopper.cu: kernels for sm_90a with deliberate faults; see faults.cu. flags: zeroed ints after
+ * the 64 floats of y. */
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -48,9 +48,9 @@ static __device__ void add(void *to, const void *from, int bytes) {
 #define WAIT()      asm volatile("cp.async.bulk.wait_group 0;" ::: "memory")
 #define WAIT_READ() asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory")
 
-/* Words read before the barrier says that they have come (n 1); a barrier that more bytes are
- * announced to than come (2), of which there is none (3), that more arrive at than it counts (4); a
- * copy to a place that is not aligned (5). */
+/* Words are read before the barrier reports that they have arrived (n 1); a barrier gets fewer
+ * bytes than were announced (2), is none (3), gets more arrivals than it counts (4); a copy goes
+ * to an unaligned place (5). */
 extern "C" __global__ void __launch_bounds__(64) unwaited(float *y, int n) {
     __shared__ float a[68];
     __shared__ u64 bar;
@@ -73,8 +73,8 @@ extern "C" __global__ void __launch_bounds__(64) unwaited(float *y, int n) {
     }
 }
 
-/* What a copy has yet to read is written over (n 1); or the thread leaves meanwhile (2), or without
- * having closed the group (3). */
+/* The source of a copy is overwritten before it is read (n 1); or the thread leaves before the
+ * copy is done (2), or without closing the group (3). */
 extern "C" __global__ void __launch_bounds__(64) written_over(float *y, int n) {
     __shared__ float a[64];
     a[threadIdx.x] = 1.0f;
@@ -96,9 +96,9 @@ extern "C" __global__ void __launch_bounds__(64) written_over(float *y, int n) {
     }
 }
 
-/* Block 0 adds to words and then to a count of them; block 1 reads the words when the count says
- * so. n 0: by a release. n 1: by another adding copy, which no wait keeps from overtaking the first
- * in others' eyes. */
+/* Block 0 adds to words and then to a count of them; block 1 reads the words once the count is
+ * complete. n 0: the count is a release. n 1: the count is another adding copy, which other
+ * blocks may see before the first one, whatever block 0 waits for. */
 extern "C" __global__ void __launch_bounds__(64) overtaken(float *y, int n) {
     __shared__ int ones[64], one[4];
     int *const words = (int *)y;
@@ -127,7 +127,8 @@ extern "C" __global__ void __launch_bounds__(64) overtaken(float *y, int n) {
     }
 }
 
-/* A cluster's second block brings the first one's word; n 1: that one has left by then. */
+/* The second block of a cluster stores the word of the first one; n 1: the first block has left
+ * by then. */
 extern "C" __global__ void __launch_bounds__(64) left(float *y, int n) {
     __shared__ u64 bar;
     __shared__ float word[2];
@@ -159,9 +160,9 @@ extern "C" __global__ void __launch_bounds__(64) left(float *y, int n) {
     }
 }
 
-/* 64 x 8 sums of products of ones, 16 deep, begun over nothing; y gets a sixteenth of each thread's
- * first. n 1: before the wait; 2: A is written over before it; 3: nobody waits; 4: only one warp
- * asks. */
+/* 64 x 8 sums of products of ones, 16 deep, that replace what D held; y gets a sixteenth of the
+ * first sum of each thread. n 1: read before the wait; 2: A is overwritten before it; 3: there is
+ * no wait; 4: only one warp requests the product. */
 extern "C" __global__ void __launch_bounds__(128) product(float *y, int n) {
     __shared__ __align__(1024) unsigned short a[64 * 64], b[8 * 64];
     float d[4] = {0.0f, 0.0f, 0.0f, 0.0f}, before = 0.0f;
