@@ -1,5 +1,5 @@
-/* Checkers of answers: the first byte chooses the kind, a line is the true answer, and the rest is
- * what a model wrote. Nothing may crash; a number equals itself, and equality is symmetric. */
+/* Checkers of answers: the first byte chooses the kind, a line is the true answer, and the rest
+ * is what a model wrote. Nothing may crash; a number equals itself, and equality is symmetric. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Lines of a batch: what is read is whole, what is refused has a reason, and a result says its
- * line. */
+/* Lines of a batch: an accepted line is complete, a refused one has a reason, and a result names
+ * its line. */
 #include <stdint.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* JSON bodies: parsed, read by a table of every kind of field, converted from the other vendors'
- * conversations; errors must be valid JSON again. */
+/* JSON bodies: parsed, read by a table of every kind of field, converted from the conversations
+ * of other vendors; an error reply must be valid JSON, too. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ static void convert(const lt_api_params *a) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     lt_api_error e = {0};
     lt_api_params a;
-    char *text = malloc(size + 1); /* The server's bodies are 0-terminated. */
+    char *text = malloc(size + 1); /* As the server's bodies, the text is 0-terminated. */
     LT_ASSERT(text != NULL);
     memcpy(text, data, size);
     text[size] = '\0';

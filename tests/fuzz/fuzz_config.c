@@ -1,5 +1,5 @@
-/* Fuzz target: a config.json; what reads as a spec must pass its own check, have a parameter table,
- * and survive being written. */
+/* Fuzz target: a config.json; a spec that is read must pass its own check, have a parameter
+ * table, and survive being written. */
 #include <stdlib.h>
 
 #include "base/json.h"

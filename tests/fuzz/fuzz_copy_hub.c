@@ -1,5 +1,5 @@
-/* Fuzz target: the hub's list of a repository's files. A name that it yields stays below a folder,
- * and a checksum can be the name of a file. */
+/* Fuzz target: the hub's list of the files of a repository. Each accepted name stays below a
+ * folder, and each accepted checksum can be the name of a file. */
 #include <stdint.h>
 #include <string.h>
 

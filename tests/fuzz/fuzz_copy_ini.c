@@ -1,5 +1,6 @@
-/* Fuzz target: the files of the AWS command line. The first line is a name; a section of its own
- * that is put in front of the rest yields its value, unless the rest has another. */
+/* Fuzz target: the configuration files of the AWS command line. The first line is a name; if a
+ * section with that name is put in front of the rest, its value is found, unless the rest has
+ * another. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

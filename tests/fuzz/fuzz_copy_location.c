@@ -1,5 +1,5 @@
-/* Fuzz target: places as users write them, and names of files. What is shown of a web address has
- * neither user nor query; what is read and shown reads again as the same. */
+/* Fuzz target: locations as users write them, and names of files. A web address is shown without
+ * user and query; what is read and shown reads again as the same. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

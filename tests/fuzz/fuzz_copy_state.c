@@ -1,4 +1,4 @@
-/* Fuzz target: the text in which a copy remembers a file on its way. */
+/* Fuzz target: the text in which a copy records a file in transfer. */
 #include <stdint.h>
 #include <string.h>
 

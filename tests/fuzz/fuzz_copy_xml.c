@@ -1,5 +1,5 @@
-/* Fuzz target: answers of an object store: a page of a list, an error. Keys that a list yields are
- * text, sizes are not negative. */
+/* Fuzz target: answers of an object store: a page of a list, an error. Keys in a list are text,
+ * sizes are not negative. */
 #include <stdint.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
-/* Fuzz target: up to 8 decoder steps in any order, and tokens for them. A decode that is told with
- * the last token that it is the last must give what one gives that is told afterwards; the text
- * must be UTF-8, and a stream that goes on behind other text must not fail. */
+/* Fuzz target: up to 8 decoder steps in any order, and tokens for them. A decoder that is told
+ * together with the last token that it is the last must give the same text as one that is told
+ * afterwards; the text must be UTF-8, and a stream that continues after other text must not
+ * fail. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@ static lt_text text_of(const char *s) {
     return (lt_text){.data = (char *)(uintptr_t)s, .n = strlen(s)};
 }
 
-/* False: the text grows beyond its bound. */
+/* False: the text exceeds its bound. */
 static bool run(const lt_decode_op *ops, int n, const uint8_t *data, size_t size, bool apart,
                 bool behind, lt_text *out) {
     lt_decode_chain *c = calloc(1, sizeof *c);
@@ -73,7 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                 .stop = data[2] >> 4 & 3};
         if ((ops[i].kind == LT_DECODE_METASPACE || ops[i].kind == LT_DECODE_STRIP) &&
             from[0] == '\0') {
-            ops[i].from = text_of(" "); /* One character, as the reader sees to. */
+            ops[i].from = text_of(" "); /* One character: the reader makes sure of it. */
         }
         if (ops[i].kind == LT_DECODE_REPLACE && (from[0] == '\0' || (data[2] & 64) != 0)) {
             ops[i].regex = regex[data[2] >> 7];

@@ -1,5 +1,5 @@
-/* Fuzz target: questions of the evaluation tasks; the first byte chooses the task. Whatever reads
- * has its answer among its choices. */
+/* Fuzz target: questions of the evaluation tasks; the first byte chooses the task. The answer of
+ * each question that is read is among its choices. */
 #include "fuzz_file.h"
 #include "train/eval/eval_items.h"
 
@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     lt_eval_items items = {0};
     lt_eval_metric metric;
     if (size == 0 || (size > 1 && (data[1] == 0x1F || data[1] == 0x28))) {
-        /* gzip and zstd are fuzz_text's; setting their decoders up would be most of a run. */
+        /* fuzz_text tests gzip and zstd; setting their decoders up would take most of a run. */
         return 0;
     }
     if (lt_eval_items_read(&items, &metric, tasks[data[0] & 3], fuzz_file(data + 1, size - 1), 64,

@@ -1,5 +1,5 @@
-/* Fuzz target: MMLU's tar of CSV files. The input is a CSV that stands in the tar as dev and as
- * test of one subject; with the first byte odd the input is the tar itself. */
+/* Fuzz target: MMLU's tar of CSV files. The input is a CSV that the tar holds as dev and as test
+ * of one subject; if the first byte is odd, the input is the tar itself. */
 #include <string.h>
 
 #include "fuzz_file.h"

@@ -1,5 +1,5 @@
-/* fuzz_file.h: files in memory whose content is the fuzzer's, for parsers that read a path. They
- * are made once and then only written to: tens of thousands of runs a second. */
+/* fuzz_file.h: files in memory with the fuzzer's input, for parsers that read a path. They are
+ * created once and then only written to: tens of thousands of runs a second. */
 #ifndef FUZZ_FILE_H
 #define FUZZ_FILE_H
 
@@ -25,7 +25,7 @@ static inline void fuzz_write(int fd, const void *data, size_t size) {
     }
 }
 
-/* A file without a name; the path leads to it. One a target. */
+/* A file without a name, one per target; returns a path to it. */
 static inline const char *fuzz_file(const uint8_t *data, size_t size) {
     static char path[64];
     static int fd = -1;
@@ -56,7 +56,7 @@ static inline const char *fuzz_folder(void) {
     return fuzz_files.folder;
 }
 
-/* Make a file in it: its descriptor. Once for each name. */
+/* Create a file in it, once for each name; returns its descriptor. */
 static inline int fuzz_folder_file(const char *name) {
     const int i = fuzz_files.n;
     if (i == FUZZ_FILES) {

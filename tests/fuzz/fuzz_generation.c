@@ -1,5 +1,5 @@
-/* Fuzz target: a generation_config.json beside weights; whatever it says, it is left out or read,
- * and what is read is written again. */
+/* Fuzz target: a generation_config.json beside weights. Each field is read or ignored, and what
+ * is read is written again. */
 #include <stdlib.h>
 
 #include "base/log.h"

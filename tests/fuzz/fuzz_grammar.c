@@ -1,5 +1,5 @@
-/* Fuzz target: the first byte chooses GBNF, regular expression, schema or choice; what compiles is
- * walked a few steps under its masks. */
+/* Fuzz target: the first byte chooses GBNF, regular expression, JSON schema or choice; a grammar
+ * that compiles is followed for a few steps under its masks. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "serve/grammar/grammar.h"
 
 #define END     2 /* </s> */
-#define SPECIAL 4 /* Ids 0..3; a grammar may name those that end no text. */
+#define SPECIAL 4 /* Ids 0..3; a grammar may name those that do not end a text. */
 #define PAIRS   8
 #define N_IDS   (SPECIAL + 256 + PAIRS)
 
@@ -19,7 +19,7 @@ static void put_entry(char **p, const unsigned char *s, size_t n, int rank) {
                   digits[x >> 18], digits[x >> 12 & 63], n > 1 ? digits[x >> 6 & 63] : '=');
 }
 
-/* All single bytes and a few longer tokens, as a tekken.json: it has special tokens with small
+/* All single bytes and a few longer tokens, as a tekken.json, in which special tokens have small
  * ids. */
 static lt_grammar_vocab *open_vocab(void) {
     static const char *const pairs[PAIRS] = {"{\"", "\"}", "ab", "aa",
@@ -71,14 +71,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         for (int i = 0; i < 12 && lt_grammar_mask(s, bits, N_IDS) == LT_OK; i++) {
             int id = -1;
             for (int k = 0; k < N_IDS && id < 0; k++) {
-                /* The first allowed one from a place that changes. */
+                /* The first allowed id, from a start that changes. */
                 const int at = (int)((dice + (uint32_t)k) % N_IDS);
                 id = (bits[at / 32] >> (at % 32) & 1) != 0 ? at : -1;
             }
             dice = dice * 1103515245u + 12345u;
             if (id < 0 || lt_grammar_accept(s, id) != LT_OK) {
                 fprintf(stderr, "step %d, id %d: %s\n", i, id, lt_error_message());
-                abort(); /* A dead end, or a mask that accept contradicts. */
+                abort(); /* A dead end, or an id that the mask allows and accept refuses. */
             }
             if (id == END) {
                 break;

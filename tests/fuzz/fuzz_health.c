@@ -1,6 +1,5 @@
-/* Fuzz target: what a health check reads from others: messages of the kernel (/dev/kmsg) and the
- * history of a node, of which any line may be cut or broken. Whatever stands there, values are
- * numbers. */
+/* Fuzz target: what a health check reads: kernel messages (/dev/kmsg) and the history of a node,
+ * in which any line may be cut or damaged. Whatever they contain, values are finite numbers. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,7 +17,7 @@ static void remove_device(void) {
 static void read_log(const uint8_t *data, size_t size) {
     static int log = -1;
     static lt_machine_source source;
-    static lt_facts f; /* Large. */
+    static lt_facts f; /* Too large for the stack. */
     const lt_facts_plan plan = {.source = &source, .mounts = "", .log_window_s = 86400.0};
     if (log < 0) {
         snprintf(device, sizeof device, "%s/dev", fuzz_folder());

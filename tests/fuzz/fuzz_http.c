@@ -1,5 +1,5 @@
-/* HTTP messages, requests and responses, cut where the input says: any cut must read as the whole
- * does. */
+/* HTTP messages, requests and responses, cut where the input says: read in any two pieces they
+ * must give the same result. */
 #include <stdlib.h>
 #include <string.h>
 

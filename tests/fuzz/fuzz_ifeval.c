@@ -1,5 +1,5 @@
-/* What a model wrote, through every checker of IFEval and the filters of GSM8K: a verdict that is
- * strict is also loose. */
+/* The text of a model, through every checker of IFEval and the filters of GSM8K: what passes the
+ * strict check also passes the loose one. */
 #include <jansson.h>
 #include <stdlib.h>
 

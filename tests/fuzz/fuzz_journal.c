@@ -1,4 +1,4 @@
-/* Fuzz target: what `lateen tokenize` leaves beside a shard, to go on from. */
+/* Fuzz target: the journal from which `lateen tokenize` resumes. */
 #include "data/tokenize_journal.h"
 #include "fuzz_file.h"
 

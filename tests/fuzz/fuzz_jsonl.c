@@ -1,6 +1,6 @@
-/* One line of JSON: our scanner against jansson. Where jansson reads an object with a string
- * "text", we must read the same string; what jansson refuses for another reason than its own limits
- * (size of numbers, depth), we must refuse too. */
+/* One line of JSON: our scanner against jansson. If jansson reads an object with a string "text",
+ * we must read the same string; what jansson refuses for another reason than its own limits (size
+ * of numbers, depth) we must refuse, too. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "data/json_line.h"
 #include "data/text_utf8.h"
 
-/* jansson stores everything, so it refuses large numbers, NUL in keys and lone surrogates (\uD...)
- * anywhere; we only check the grammar of what is not wanted. */
+/* jansson stores everything, so it refuses large numbers, NUL in keys and lone surrogates
+ * (\uD...) anywhere; in fields that we do not need we check only the grammar. */
 static int only_its_limits(const json_error_t *why, const char *line, size_t size) {
     const enum json_error_code code = json_error_code(why);
     return code == json_error_numeric_overflow || code == json_error_stack_overflow ||
@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const lt_err err = lt_json_line_string(&ours, &bytes, line, size, "text", NULL);
 
     if (json_is_string(wanted) && memchr(line, 0, size) != NULL) {
-        (void)wanted; /* jansson passes over a raw NUL behind a number, which is no JSON. */
+        (void)wanted; /* jansson accepts a raw NUL after a number, which is not JSON. */
     } else if (json_is_string(wanted)) {
         if (err != LT_ERR_LIMIT && (err != LT_OK || bytes != json_string_length(wanted) ||
                                     memcmp(ours.data, json_string_value(wanted), bytes) != 0)) {

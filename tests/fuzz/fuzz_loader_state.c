@@ -1,4 +1,5 @@
-/* The loader's position from arbitrary text; one that parses prints and parses to itself. */
+/* The loader's position from arbitrary text; a position that parses is printed and parses again
+ * to the same. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Fuzz target: a checkpoint's manifest.json, with the loader's and the guard's state in it. */
+/* Fuzz target: a checkpoint's manifest.json, including the state of the loader and of the
+ * guard. */
 #include <stdlib.h>
 #include <string.h>
 

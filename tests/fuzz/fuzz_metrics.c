@@ -1,5 +1,5 @@
-/* Fuzz target: metrics.jsonl as the report reads it: the data of the page is JSON whatever stands
- * in the file. */
+/* Fuzz target: metrics.jsonl as the report reads it: the data in the page are valid JSON whatever
+ * the file contains. */
 #include <jansson.h>
 
 #include "fuzz_file.h"

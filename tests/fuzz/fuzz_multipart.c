@@ -1,5 +1,5 @@
-/* Forms with files: what is read lies in the body, in order, and reads the same when the reader is
- * given the body again. */
+/* Forms with files: each part lies in the body, the parts are in order, and reading the body
+ * again gives the same. */
 #include <stdint.h>
 #include <string.h>
 

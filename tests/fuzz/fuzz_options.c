@@ -1,6 +1,6 @@
-/* Fuzz target: a command line. Its words, parted by NUL or newline, go to the table of training
- * recipes and to a small one with every type; what is accepted must be within its bounds, and each
- * value must read back from its text. */
+/* Fuzz target: a command line. Its words, separated by NUL or newline, go to the table of
+ * training recipes and to a small one with every type; an accepted value must be within its
+ * bounds and must read back from its text. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +41,7 @@ static void check(const lt_option_table *t, void *obj, size_t obj_bytes, int arg
     for (size_t i = 0; i < t->n_rows && !help; i++) {
         lt_option_text(&t->rows[i], obj, text, sizeof text);
         if (t->rows[i].type == LT_OPTION_STR) {
-            continue; /* An empty one may be absent and not said. */
+            continue; /* An option that may be absent is not printed when empty. */
         }
         if (lt_options_set(t, obj, t->rows[i].name, text, "again") != LT_OK) {
             fprintf(stderr, "%s\n", lt_error_message());

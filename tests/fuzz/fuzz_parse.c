@@ -1,5 +1,5 @@
-/* A chat model's words: in every format, any cut gives the same parts, pieces of a part joined. The
- * first byte: format and options; the second: the length of pieces. */
+/* The text of a chat model: in every format, cutting it anywhere gives the same parts once the
+ * pieces of a part are joined. First byte: format and options; second: length of the pieces. */
 #include <stdlib.h>
 #include <string.h>
 

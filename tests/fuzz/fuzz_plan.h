@@ -1,4 +1,4 @@
-/* fuzz_plan.h: the planner's tables must be there, or every run ends before it begins. */
+/* fuzz_plan.h: loads the planner's tables; without them every run would end before it begins. */
 #ifndef FUZZ_PLAN_H
 #define FUZZ_PLAN_H
 

@@ -1,5 +1,5 @@
-/* Fuzz target: a table of published runs; whatever parses must be validated (one in 512: it takes
- * milliseconds) without a crash, every row used or left out with a reason. */
+/* Fuzz target: a table of published runs. One that parses must be validated (one in 512, since
+ * this takes milliseconds) without a crash, and every row is used or left out with a reason. */
 #include <stdint.h>
 #include <stdlib.h>
 

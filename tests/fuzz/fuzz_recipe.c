@@ -1,5 +1,5 @@
-/* Fuzz target: a training recipe in YAML. One that is accepted must dump to a text that reads back
- * to the same values; its mixture and its model are then asked for. */
+/* Fuzz target: a training recipe in YAML. If it is accepted, its dump must read back to the same
+ * values; then its mixture and its model are requested. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint32_t hash = 0;
 
     lt_options_default(&lt_recipe_table, &r);
-    snprintf(r.out, sizeof r.out, "runs/x"); /* Options that may be absent but not empty. */
+    snprintf(r.out, sizeof r.out, "runs/x"); /* These options may be absent but not empty. */
     snprintf(r.train, sizeof r.train, "x");
     if (lt_options_load_yaml(&lt_recipe_table, &r, fuzz_file(data, size)) != LT_OK ||
         lt_recipe_check(&r) != LT_OK) {
@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (size_t i = 0; i < size; i++) {
         hash = hash * 31 + data[i];
     }
-    if (hash % 16 != 0) { /* Libyaml takes its time. */
+    if (hash % 16 != 0) { /* Only one in 16, because libyaml is slow. */
         return 0;
     }
     dump(text, &r);

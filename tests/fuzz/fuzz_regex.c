@@ -1,5 +1,5 @@
-/* Fuzz target: a pattern (up to the first newline) and a text for it; matches must go on and stay
- * inside of the text. */
+/* Fuzz target: a pattern (up to the first newline) and a text for it; matches must advance and
+ * stay inside the text. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

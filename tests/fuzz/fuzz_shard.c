@@ -1,6 +1,6 @@
-/* Megatron's index and llm.c's file from arbitrary bytes. The first byte says which; for an index,
- * the .bin beside it has the size that the next two bytes say. A shard that opens must hand out
- * every document and every token without a fault. */
+/* Megatron's index and llm.c's file from arbitrary bytes. The first byte chooses; for an index,
+ * the next two bytes are the size of the .bin beside it. If a shard opens, every document and
+ * every token must be readable without a fault. */
 #include <string.h>
 
 #include "fuzz_file.h"

@@ -1,4 +1,4 @@
-/* Server-sent events: any cut of the stream must give the events of the whole. */
+/* Server-sent events: a stream cut anywhere must give the same events as the whole. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Fuzz target: a chat template; whatever compiles is rendered with a conversation, within its
- * bounds. */
+/* Fuzz target: a chat template; a template that compiles is rendered with a conversation, within
+ * its bounds. */
 #include <stdint.h>
 #include <stdlib.h>
 

@@ -1,13 +1,13 @@
-/* The text reader on arbitrary files: first byte chooses the rules, the rest is the file (plain,
- * gzip or zstd by its own first bytes). What is read must be valid UTF-8, and (for half of them)
- * reading must be the same when it is broken off and gone on with. */
+/* The text reader on arbitrary files: the first byte chooses the rules, the rest is the file
+ * (plain, gzip or zstd by its own first bytes). The text must be valid UTF-8, and (for half of
+ * the inputs) reading must give the same if it is interrupted and continued. */
 
 #include "base/rng.h"
 #include "data/text_reader.h"
 #include "data/text_utf8.h"
 #include "fuzz_file.h"
 
-/* A hash of the documents from (offset, line) on, at most n_max; tells where it stopped. -1: an
+/* A hash of at most n_max documents from (offset, line) on, and where reading stopped. -1: an
  * error. */
 static int64_t read_on(const char *path, const lt_text_options *o, uint64_t *offset, uint64_t *line,
                        int n_max, uint64_t *hash) {

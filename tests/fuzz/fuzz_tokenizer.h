@@ -1,4 +1,4 @@
-/* fuzz_tokenizer.h: open a tokenizer from bytes; if it opens, put hostile text through it. */
+/* fuzz_tokenizer.h: opens a tokenizer from bytes; if it opens, it must encode hostile text. */
 #ifndef FUZZ_TOKENIZER_H
 #define FUZZ_TOKENIZER_H
 
@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "lateen/tokenizer.h"
 
-/* Every id, and some twice: decoders act on neighbours. */
+/* Decode every id, and some twice, because decoders act on neighbours. */
 static void fuzz_decode(const lt_tokenizer *t) {
     const uint32_t most = lt_tokenizer_describe(t).n_ids;
     uint32_t ids[64];

@@ -17,22 +17,23 @@ total=${1:-10000000}
 [ $# -gt 0 ] && shift
 bin=$(realpath -m "${FUZZ_BIN:-$here/../../build/fuzz}") out=$(realpath -m "${FUZZ_OUT:-$here/../../build/fuzz/long}")
 jobs=${FUZZ_JOBS:-$(nproc)} pieces=${FUZZ_PIECES:-4}
-crashes_max=20 # Of a piece: one bug that is hit at once must not fill the disk.
+crashes_max=20 # Per piece: a bug that is hit at once must not fill the disk.
 mkdir -p "$out/state"
-cd "$here" && { [ -d recipes ] || cd ../..; } || exit 1 # Where recipes/ is: the planner's tables.
+# The folder with recipes/, which has the planner's tables.
+cd "$here" && { [ -d recipes ] || cd ../..; } || exit 1
 targets=("$@")
 if [ $# -eq 0 ]; then
     for f in "$bin"/fuzz_*; do [ -x "$f" ] && [ -f "$f" ] && targets+=("${f##*/fuzz_}"); done
 fi
 
-left() { # seconds until FUZZ_SECONDS are over
+left() { # seconds left of FUZZ_SECONDS
     echo $((${stop:+0 *} (${FUZZ_SECONDS:-1000000} - SECONDS)))
 }
 
 piece() { # target, number: its share of the executions; state file: executions seconds crashes
     local name=$1 i=$2 share=$((total / pieces)) n status started done=0 spent=0 found=0 args=()
     local corpus=$out/$name.$i.corpus state=$out/state/$name.$i last=$out/$name.$i.last
-    trap 'stop=1' USR1 # A subshell has none.
+    trap 'stop=1' USR1 # A subshell does not inherit the trap.
     [ -f "$state" ] && read -r done spent found <"$state"
     mkdir -p "$corpus" "$out/$name.found"
     [ -d "$here/corpus/$name" ] && cp -n "$here/corpus/$name"/* "$corpus/" 2>/dev/null

@@ -14,14 +14,15 @@ mkdir -p "$to" "$work/bin" "$work/lib"
 cp -r tests/fuzz/corpus tests/fuzz/dict tests/fuzz/flags tests/fuzz/long.sh recipes "$work/"
 if [ $# -eq 0 ]; then for f in tests/fuzz/fuzz_*.c; do f=${f##*/fuzz_}; set -- "$@" "${f%.c}"; done; fi
 for name in "$@"; do
-    # Names of functions stay (a crash report needs them), lines and types do not.
+    # Names of functions stay, since crash reports need them; line numbers and types go.
     objcopy --strip-debug "build/fuzz/fuzz_$name" "$work/bin/fuzz_$name"
     ldd "build/fuzz/fuzz_$name" | awk '$3 ~ "^/" { print $3 }'
 done | sort -u | grep -vE '/(libc|libm|libpthread|libdl|librt|libresolv|libgcc_s|ld-linux[^/]*)\.so' | while read -r lib; do
     cp -L "$lib" "$work/lib/"
 done
 strip -g "$work"/lib/*
-tar -C "$work" -cf - . | xz -T1 -9 --lzma2=dict=128MiB >"$to/fuzz.tar.xz" # The programs share most of their code: the window must span several.
+# The programs share most of their code, so the window must span several.
+tar -C "$work" -cf - . | xz -T1 -9 --lzma2=dict=128MiB >"$to/fuzz.tar.xz"
 cat >"$to/run.sh" <<'RUN'
 #!/usr/bin/env bash
 # run.sh SECONDS [JOBS [EXECUTIONS]]; run.sh collect OUT: see tests/fuzz/pack.sh.

@@ -11,11 +11,12 @@ FUZZ_MORE    ?=
 FUZZ_NAMES   := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 
 ifneq (,$(filter fuzz fuzz-quick,$(MODE)))
-# gcc's omp.h, alone: its other headers are not for clang.
+# Only omp.h of gcc: its other headers do not suit clang.
 OMP_INCLUDE := $(OUT)/include
 $(shell mkdir -p $(OMP_INCLUDE) && cp "$$(gcc -print-file-name=include/omp.h)" $(OMP_INCLUDE)/)
-# No trace-cmp, which would take half of the time: words and magic numbers come from the dictionaries and from the hooks of memcmp and strcmp.
-# GCC's name for AddressSanitizer, which tests ask for, is defined for clang too.
+# Without trace-cmp, which would take half of the time: words and magic numbers come from the
+# dictionaries and from the hooks of memcmp and strcmp. The macro by which GCC announces
+# AddressSanitizer, which tests read, is defined for clang, too.
 SMALL := -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 override CFLAGS  := -std=c17 $(if $(filter fuzz,$(MODE)),-O2 $(SMALL),-O0) -g1 -w -MMD -MP -D__SANITIZE_ADDRESS__=1 -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
                     -fno-sanitize-coverage=trace-cmp -fno-sanitize-recover=undefined -idirafter $(OMP_INCLUDE)
@@ -23,17 +24,20 @@ override LDFLAGS := -fsanitize=address,undefined
 OMP_LIBRARY := $(shell gcc -print-file-name=libgomp.so)
 LDLIBS += $(OMP_LIBRARY)
 FUZZ_OBJ := $(FUZZ_NAMES:%=$(OUT)/tests/fuzz/fuzz_%.o)
-# Kernels are not parsers, and the CPU's use builtins that clang lacks: they are the release build's, without instruments. So is what the targets do not
-# link: LINKED names the members of the release build's library that they pull in.
+# Kernels are not parsers, and those of the CPU use builtins that clang lacks, so they come from
+# the release build, without instrumentation. So does everything that the targets do not link:
+# LINKED names the members of the release build's library that they need.
 ifneq (,$(filter fuzz-programs,$(MAKECMDGOALS)))
 LINKED := $(shell ld -r -z muldefs -t -t -o $(OUT)/all.o $(FUZZ_OBJ) build/liblateen.a | sed -n 's/^(build.liblateen.a)//p')
 $(if $(LINKED),,$(error the linker does not say what the fuzz targets pull in))
 endif
-# The quick build's are those of the rooms that read foreign input, alone, and of serve all but the engine.
+# The objects of the quick build are those of the rooms that read foreign input, and of serve
+# without the engine.
 FUZZ_ROOMS := $(if $(filter fuzz-quick,$(MODE)),src/base/% src/data/% src/platform/% $(addprefix src/serve/,api/% grammar/% http/% page_% pages% parse% stop_scan%),$(addsuffix /%,$(filter-out src/kernels,$(wildcard src/*))))
 OBJ := $(foreach o,$(OBJ),$(if $(and $(filter $(FUZZ_ROOMS),$(o:$(OUT)/%=%)),$(filter $(LINKED),$(notdir $o))),$o,$(o:$(OUT)/%=build/%)))
 BORROW := src/cli/%.o tests/ops/%.o
-# Sources whose buffers and limits are small for fuzz targets, but not for unit tests, are compiled twice by the quick build.
+# Sources with small buffers and limits for fuzz targets, but not for unit tests, are compiled
+# twice by the quick build.
 SMALL_OBJ := $(if $(filter fuzz-quick,$(MODE)),$(patsubst %.c,$(OUT)/%.small.o,$(shell grep -lE 'FUZZING_BUILD_MODE|LT_VOCAB_MAX|LT_NORM_BYTES_MAX' $(SRC))))
 
 $(OUT)/%.small.o: %.c

@@ -1,6 +1,6 @@
-/* clock.c: a clock that jumps. The time of day of a program that loads this library (LD_PRELOAD) is
- * ahead of the machine's by the seconds in the file that LATEEN_CLOCK_AHEAD names, if it exists.
- * The monotonic clock goes on, as it does when an administrator or NTP sets the time. */
+/* clock.c: a clock that jumps. A program that loads this library (LD_PRELOAD) sees a time of day
+ * that is ahead of the machine's by the seconds in the file that LATEEN_CLOCK_AHEAD names, if it
+ * exists. The monotonic clock is not changed, as when an administrator or NTP sets the time. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,13 +1,14 @@
-/* inject.c: a library to be preloaded, in which calls of Lateen (and of no library behind it) fail
- * on demand and are written down.
+/* inject.c: a library to be preloaded that makes calls of Lateen (but not of the libraries it
+ * uses) fail on demand, and logs them.
  *
- *     INJECT_LOG=FILE      a line a call that changes files: "open PATH", "write PATH", "fsync
+ *     INJECT_LOG=FILE one line for each call that changes files: "open PATH", "write PATH",
+ *     "fsync
  *                          PATH", "rename A B", "unlink PATH", "mkdir PATH"
  *     INJECT_FILES=N       the Nth of these calls (from 1) fails: no space for open, write and
  *                          mkdir, an I/O error for fsync and rename
  *     INJECT_MEMORY=N      the Nth allocation fails
- *     INJECT_SYNC_MS=N     every fsync takes so much longer, as on a slow disk
- *     INJECT_COUNT=FILE    at the end: how many calls there were of both kinds
+ *     INJECT_SYNC_MS=N every fsync takes this much longer, as on a slow disk INJECT_COUNT=FILE at
+ *     the end: the number of calls of both kinds
  * Built and driven by tests/e2e/inject.py and train_async.py. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -59,7 +60,7 @@ __attribute__((destructor)) static void end(void) {
     }
 }
 
-/* Is this address Lateen's: of the program, or of its library where it is one? */
+/* Is this an address in Lateen: in the program, or in its library if there is one? */
 static bool is_ours(const void *caller) {
     Dl_info info;
     return !inside && dladdr(caller, &info) != 0 && info.dli_fname != NULL &&
@@ -76,7 +77,7 @@ static const char *path_of(int fd, char *path) {
     return path;
 }
 
-/* Count and write down a call about files; true if it is to fail. */
+/* Count and log a call about files; true: it must fail. */
 static bool file_call(const char *what, const char *path, const char *second) {
     const long n = atomic_fetch_add(&n_files, 1) + 1;
     if (log_fd >= 0) {
@@ -149,7 +150,7 @@ size_t fwrite(const void *data, size_t size, size_t n, FILE *f) {
     char path[PATH_MAX];
     if (size * n > 0 && f != stdout && f != stderr && is_ours(CALLER) &&
         path_of(fileno(f), path)[0] == '/' && file_call("write", path, "")) {
-        f->_flags |= 0x20; /* glibc's _IO_ERR_SEEN: what ferror tells. */
+        f->_flags |= 0x20; /* _IO_ERR_SEEN of glibc, which ferror reports. */
         errno = ENOSPC;
         return 0;
     }
@@ -193,7 +194,7 @@ int mkdir(const char *path, mode_t mode) {
     return REAL(mkdir)(path, mode);
 }
 
-/* Written down, never failing: what removes is best effort where it cleans up. */
+/* Logged, but never made to fail: removal during cleanup is best effort. */
 int unlink(const char *path) {
     if (is_ours(CALLER) && log_fd >= 0) {
         inside = true;
@@ -203,7 +204,7 @@ int unlink(const char *path) {
     return REAL(unlink)(path);
 }
 
-/* dlsym may allocate: the allocator's own entry points are used. */
+/* dlsym may allocate, so the allocator's own entry points are used. */
 extern void *__libc_malloc(size_t n);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t n);

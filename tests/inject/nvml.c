@@ -1,5 +1,5 @@
-/* nvml.c: a libnvidia-ml.so.1 with two GPUs and known readings, for tests/e2e/health.py. Names and
- * structs are those of NVIDIA's nvml.h. GPU 0 answers everything; GPU 1 answers nothing but its
+/* nvml.c: a libnvidia-ml.so.1 with two GPUs and known readings, for tests/e2e/health.py. Names
+ * and structs are those of NVIDIA's nvml.h. GPU 0 answers everything; GPU 1 answers only its
  * names, as an old card would. LATEEN_TEST_NVML=fail: the driver is not loaded. */
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +70,7 @@ int nvmlDeviceGetPciInfo_v3(gpu *g, pci_info *out) {
     return 0;
 }
 
-/* A reading: GPU 0 tells the number, GPU 1 does not. */
+/* A reading: GPU 0 returns the number, GPU 1 does not support it. */
 #define TELLS(name, type, number, ...)                                                             \
     int name(gpu *g, ##__VA_ARGS__, type *out) {                                                   \
         *out = (type)(number);                                                                     \
@@ -104,7 +104,7 @@ int nvmlDeviceGetEccMode(gpu *g, int *current, int *pending) {
 
 int nvmlDeviceGetMemoryInfo_v2(gpu *g, memory_info *m) {
     if (m->version != (sizeof *m | 2u << 24)) {
-        return 25; /* NVML_ERROR_ARGUMENT_VERSION_MISMATCH */
+        return 25; /* NVML_ERROR_ARGUMENT_VERSION_MISMATCH. */
     }
     m->free = 60ULL << 30, m->used = 20ULL << 30, m->reserved = 0, m->total = 80ULL << 30;
     return g->index == 0 ? 0 : NOT_SUPPORTED;

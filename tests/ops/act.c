@@ -1,5 +1,5 @@
-/* act.c: cases of act_fwd and act_bwd: every activation, plain and gated. extreme: values where exp
- * overflows or a branch changes. in_place: dx in x's memory. */
+/* act.c: cases of act_fwd and act_bwd: every activation, plain and gated. extreme: values at
+ * which exp overflows or a branch changes. in_place: dx in x's memory. */
 #include "ops/case.h"
 
 /* One row of cases for an activation. */
@@ -40,7 +40,7 @@ static const lt_case cases[] = {
     {"apertus xielu", LT_CASE_BENCH, .act = LT_ACT_XIELU, .R = 4096, .F = 2048},
 };
 
-/* Of the clamped SwiGLU: gpt_oss' alpha, and a limit that half of the values exceed. */
+/* For the clamped SwiGLU: the alpha of gpt_oss, and a limit that half of the values exceed. */
 #define ALPHA 1.702f
 #define LIMIT 0.75f
 

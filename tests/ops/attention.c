@@ -44,18 +44,18 @@ static const lt_case cases[] = {
      .doc_start = true, .aligned = true},
     {"aligned window, sinks", LT_CASE_CHECK, .B = 1, .T = 190, .H = 2, .D = 64, .causal = true,
      .window = 50, .sinks = true, .aligned = true},
-    /* A tile of queries that sees no key, one that sees some; with heads padded to 96. */
+    /* A tile of queries that sees no key, and one that sees some; heads padded to 96. */
     {"aligned, few keys", LT_CASE_CHECK, .B = 1, .T = 200, .S = 67, .H = 2, .G = 1, .D = 72,
      .causal = true, .aligned = true},
-    /* Maxima that grow far from one block of keys to the next. */
+    /* Maxima that grow by much from one block of keys to the next. */
     {"aligned, large logits", LT_CASE_CHECK, .B = 1, .T = 300, .H = 2, .D = 128, .causal = true,
      .scale = 0.5, .aligned = true},
-    /* Steps of queries that see none of a consumer's keys, one behind the other; tiles of keys
-     * without any step. */
+    /* Consecutive steps of queries that see none of a consumer's keys; tiles of keys without any
+     * step. */
     {"aligned, unseen keys", LT_CASE_CHECK, .B = 3, .T = 42, .S = 180, .H = 9, .G = 3, .D = 128,
      .causal = true, .window = 57, .aligned = true},
-    /* So many keys a query that backward is one pass: sums of dQ in memory; of 128 columns two
-     * blocks a tile. */
+    /* So many keys per query that the backward pass runs once: sums of dQ in memory; with 128
+     * columns, two blocks per tile. */
     {"aligned, many keys", LT_CASE_CHECK, .B = 1, .T = 130, .S = 900, .H = 1, .D = 64,
      .causal = true, .aligned = true},
     {"aligned, many keys, clusters", LT_CASE_CHECK, .B = 1, .T = 70, .S = 850, .H = 1, .D = 128,
@@ -84,7 +84,7 @@ static void fill_kv_len(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* The first token of each query's document: never after the query, never falling. */
+/* The first token of each query's document: never after the query, and never decreasing. */
 static void fill_doc_start(double *values, const lt_case_tensor *t, lt_rng *r) {
     const int64_t n_t = t->c->T, n_keys = t->c->S > 0 ? t->c->S : n_t;
     for (int64_t b = 0; b < t->c->B; b++) {
@@ -101,7 +101,7 @@ static void fill_doc_start(double *values, const lt_case_tensor *t, lt_rng *r) {
 typedef lt_case_tensor *declare(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
                                 int n_dims, const int64_t *shape);
 
-/* What both passes are given: the options and all inputs. */
+/* Declare the inputs of both passes, and their options. */
 static void inputs(lt_setup *s, lt_attention_args *a, declare *in) {
     const lt_case *c = s->c;
     const int64_t n_keys = c->S > 0 ? c->S : c->T, g = c->G > 0 ? c->G : c->H;
@@ -134,7 +134,7 @@ static void fwd_build(lt_setup *s) {
     lt_attention_args *a = (lt_attention_args *)s->args;
     inputs(s, a, lt_setup_in);
     lt_setup_out(s, "out", &a->out, s->act, LT_SHAPE(c->B, c->T, c->H, c->D));
-    if (s->as_forward || c->T > 1) { /* Decoding asks for no lse. */
+    if (s->as_forward || c->T > 1) { /* Decoding needs no lse. */
         lt_setup_out(s, "lse", &a->lse, LT_F32, LT_SHAPE(c->B, c->H, c->T))->contiguous = true;
     }
 }
@@ -149,7 +149,7 @@ static void bwd_build(lt_setup *s) {
     lt_setup_same(s, "out", &a->fwd.out, s->act, LT_SHAPE(c->B, c->T, c->H, c->D));
     lt_setup_same(s, "lse", &a->fwd.lse, LT_F32, LT_SHAPE(c->B, c->H, c->T))->contiguous = true;
     lt_setup_in(s, "dout", &a->dout, s->act, LT_SHAPE(c->B, c->T, c->H, c->D));
-    /* A query that sees one key has dq = dk = 0: what cancels are terms of about 1. */
+    /* A query that sees one key has dq = dk = 0: the terms that cancel are about 1. */
     lt_setup_out(s, "dq", &a->dq, s->act, LT_SHAPE(c->B, c->T, c->H, c->D))->floor = 0.25;
     lt_setup_out(s, "dk", &a->dk, s->act, LT_SHAPE(c->B, n_keys, g, c->D))->floor = 0.25;
     lt_setup_out(s, "dv", &a->dv, s->act, LT_SHAPE(c->B, n_keys, g, c->D));
@@ -220,7 +220,7 @@ static void merge_build(lt_setup *s) {
     }
 }
 
-/* Queries of rank R of P from query N on, keys of rank S, pieces of C tokens. */
+/* Queries of rank R of P, from query N on; keys of rank S; pieces of C tokens. */
 static const lt_case starts_cases[] = {
     {"own keys, documents", LT_CASE_CHECK, .B = 2, .T = 10, .C = 5, .P = 2, .R = 1, .S = 1,
      .doc_start = true},
@@ -237,7 +237,8 @@ static const lt_case starts_cases[] = {
      .doc_start = true},
 };
 
-/* Of the whole sequence, not behind the query: as documents that begin anywhere before it. */
+/* Positions in the whole sequence, never after the query: documents may begin anywhere before
+ * it. */
 static void fill_starts(double *values, const lt_case_tensor *t, lt_rng *r) {
     const lt_case *c = t->c;
     for (int64_t i = 0; i < t->count; i++) {

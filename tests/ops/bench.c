@@ -1,7 +1,7 @@
-/* bench.c: see bench.h. A case is timed until 0.3 s or 1000 calls have passed, at least three times
- * (once, when a call takes 2 s); the fastest call counts, as in the probe that the bound comes
- * from; the JSON has the median too. Buffers stay where they are between calls, so what fits a
- * cache is found there: as in a model that runs layer after layer. */
+/* bench.c: see bench.h. A case is timed until 0.3 s or 1000 calls have passed, at least three
+ * times (once, if a call takes 2 s); the fastest call counts, as in the probe that gives the
+ * bound; the JSON has the median, too. Buffers stay where they are between calls, so data that
+ * fit a cache are found there, as in a model that runs layer after layer. */
 #include "ops/bench.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ enum { MAX_CALLS = 1000, FILL_COUNT = 1 << 20 };
 
 typedef struct {
     lt_device *device;
-    const lt_backend *backend; /* The device's. */
+    const lt_backend *backend; /* The device's backend. */
     lt_queue *queue;
     lt_setup setup;
     void *data[LT_SETUP_MAX_TENSORS], *packed;
@@ -111,7 +111,7 @@ static lt_err run_chosen(stage *s, lt_op op) {
     return s->backend->sync(s->queue);
 }
 
-/* What a backward case takes from its forward case; and packed weights. */
+/* Prepare what a backward case takes from its forward case, and packed weights. */
 static lt_err prepare(stage *s, const lt_op_cases *o, const lt_case *c, lt_dtype act) {
     stage f = {0};
     lt_err err = LT_OK;

@@ -11,11 +11,11 @@
 
 typedef struct {
     lt_device *device;
-    /* Filters; empty: every op, the chosen implementation, every case. impl "all": each that
-     * accepts the case but the reference. */
+    /* Filters; empty: every op, the chosen implementation, every case. impl "all": every
+     * implementation that accepts the case, except the reference. */
     const char *op, *impl, *case_name;
     double copy_gbps, peak_f32_gflops, peak_bf16_gflops;
-    bool json; /* One object a line instead of the table. */
+    bool json; /* One object per line instead of the table. */
 } lt_case_bench_options;
 
 /* Runs and prints. The first failure stops it. */

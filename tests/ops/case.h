@@ -9,8 +9,8 @@
  * that of the forward input "x". So no op needs code of its own to be differentiated.
  *
  * TOLERANCE of a result: |got - want| <= rtol |want| + atol max|want|, the maximum over the tensor;
- * want is the reference in F64 on the same (already rounded) inputs. Each op states one pair an
- * element type and why; integers must be equal. */
+ * want is the reference in F64 on the same (already rounded) inputs. Each op states one pair per
+ * element type, and why; integers must be equal. */
 #ifndef LT_TESTS_OPS_CASE_H
 #define LT_TESTS_OPS_CASE_H
 
@@ -27,7 +27,7 @@ enum {
     LT_CASE_ALL = LT_CASE_CHECK | LT_CASE_GRAD | LT_CASE_GOLDEN,
 };
 
-/* Sizes and options; each op reads those it has. Letters as in ops.h. */
+/* Sizes and options; each op reads those that apply to it. Letters as in ops.h. */
 #define LT_CASE_I64_MAP(X)                                                                         \
     X(B)                                                                                           \
     X(T)                                                                                           \
@@ -91,7 +91,7 @@ typedef enum { LT_ROLE_IN, LT_ROLE_OUT, LT_ROLE_INOUT, LT_ROLE_SCRATCH } lt_case
 
 typedef struct lt_case_tensor lt_case_tensor;
 
-/* Writes count values; integers as whole numbers. */
+/* Writes count values; integers are whole numbers. */
 typedef void lt_case_fill(double *values, const lt_case_tensor *t, lt_rng *r);
 
 struct lt_case_tensor {
@@ -103,29 +103,31 @@ struct lt_case_tensor {
     int64_t shape[LT_MAX_DIMS], count;
     lt_case_fill *fill;
     double fill_a, fill_b;
-    const lt_case *c;    /* For fills that need sizes. */
-    const char *source;  /* Name of the forward op's tensor it takes its values from; NULL: fill. */
-    const char *grad_of; /* Name of the forward op's input it is the gradient of, or NULL. */
-    const char *alias; /* Name of the tensor whose memory it shares, declared before it, or NULL. */
-    bool adds;         /* INOUT: the result is added to what is there. */
+    const lt_case *c; /* For fills that need sizes. */
+    /* Name of the forward op's tensor from which it takes its values; NULL: fill. */
+    const char *source;
+    /* Name of the forward op's input of which it is the gradient, or NULL. */
+    const char *grad_of;
+    const char *alias; /* Name of an earlier tensor whose memory it shares, or NULL. */
+    bool adds;         /* INOUT: the result is added to the old values. */
     bool contiguous;   /* Never padded. */
     bool may_be_nan;   /* The result is NaN, and must be. */
-    /* OUT that is written in part only (up to expert_start[E] rows); the rest must stay
+    /* OUT of which only a part is written (up to expert_start[E] rows); the rest must stay
      * untouched. */
     bool partial;
-    /* The least that counts as the tensor's largest value: where all of it cancels to about 0. */
+    /* The least value that counts as the tensor's largest, for tensors that cancel to about 0. */
     double floor;
-    double slack; /* Not 0: so many times the op's tolerance, for a reason given where it is set. */
-    /* An F32 result that carries BF16 rounding inside: judged by the BF16 tolerance in BF16
-     * cases. */
+    /* Not 0: the op's tolerance is multiplied by it, for a reason given where it is set. */
+    double slack;
+    /* An F32 result that contains BF16 rounding: judged by the BF16 tolerance in BF16 cases. */
     bool wide;
 };
 
 typedef struct {
     _Alignas(64) unsigned char args[LT_SETUP_ARGS_BYTES];
     const lt_case *c;
-    lt_dtype act;    /* Type of the activations; everything floating is F64 when it is F64. */
-    bool as_forward; /* Built to be run before the backward op of the same case. */
+    lt_dtype act;    /* Type of the activations; if it is F64, everything floating is F64. */
+    bool as_forward; /* Run before the backward op of the same case. */
     int n_tensors;
     lt_case_tensor tensors[LT_SETUP_MAX_TENSORS];
 } lt_setup;
@@ -135,27 +137,27 @@ typedef struct {
 } lt_tolerance;
 
 typedef struct {
-    /* forward: the op whose gradient this one is; LT_OP_COUNT when it is not one. */
+    /* forward: the op whose gradient this one is; LT_OP_COUNT if it is no gradient. */
     lt_op op, forward;
     const lt_case *cases;
     int n_cases;
     void (*build)(lt_setup *s);
-    /* What the gradients are of: NULL is the sum over outputs y of <dy, y>. f is the forward call,
-     * b the backward one; find values by name. */
+    /* The function whose gradients are taken; NULL: the sum over outputs y of <dy, y>. f is the
+     * forward call, b the backward one; find values by name. */
     double (*objective)(const lt_setup *f, const lt_setup *b);
     lt_tolerance f32, bf16;
-    bool exact; /* A single rounding: the result must be want rounded to its type, no tolerance. */
-    const char *why; /* The reason of the tolerances. */
+    bool exact;      /* The result must be want, rounded once to its type, without tolerance. */
+    const char *why; /* The reason for the tolerances. */
 } lt_op_cases;
 
 extern const lt_op_cases *const lt_all_op_cases[LT_OP_COUNT];
 
-/* ARG with the nearest name unless `name` is an op's, or empty (all ops). */
+/* ARG with the nearest name, unless `name` is an op or empty (all ops). */
 LT_MUST_USE lt_err lt_op_name_check(const char *name);
 
 #define LT_CASES(rows) .cases = (rows), .n_cases = (int)(sizeof(rows) / sizeof((rows)[0]))
 
-/* Zero the setup, set case and type, call the op's build. */
+/* Zero the setup, set case and type, and call the op's build function. */
 void lt_setup_build(lt_setup *s, const lt_op_cases *o, const lt_case *c, lt_dtype act,
                     bool as_forward);
 
@@ -167,27 +169,27 @@ void lt_setup_build(lt_setup *s, const lt_op_cases *o, const lt_case *c, lt_dtyp
     }
 lt_case_tensor *lt_setup_in(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
                             int n_dims, const int64_t *shape);
-/* The same, from the forward op's tensor of this name (see NAMES). */
+/* Declare it as the forward op's tensor of this name (see NAMES). */
 lt_case_tensor *lt_setup_same(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
                               int n_dims, const int64_t *shape);
 lt_case_tensor *lt_setup_out(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
                              int n_dims, const int64_t *shape);
 lt_case_tensor *lt_setup_inout(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
                                int n_dims, const int64_t *shape);
-/* A gradient that is added to (parameters). Starts with normal values. */
+/* A gradient that is added to (of parameters). It starts with normal values. */
 lt_case_tensor *lt_setup_grad(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
                               int n_dims, const int64_t *shape);
 
-lt_case_tensor *lt_setup_find(const lt_setup *s, const char *name); /* NULL when absent. */
+lt_case_tensor *lt_setup_find(const lt_setup *s, const char *name); /* NULL if absent. */
 
-/* Point every slot at a view of its declared shape: data is base + offset, the dimension before the
- * last (for 4-D the second) padded by `pad` elements. Used with real buffers by optest, with dummy
- * addresses by doctor. */
+/* Point every slot at a view of its declared shape: data is base + offset, and the dimension
+ * before the last (in 4-D the second) is padded by `pad` elements. optest uses it with real
+ * buffers, doctor with dummy addresses. */
 lt_tensor lt_case_view(const lt_case_tensor *t, void *data, int64_t pad);
 void lt_setup_place_dummy(lt_setup *s);
 
-/* Packed weights: room for matmul (in cases that ask for it) and matmul_pack on this device; 0:
- * none. The slots must be placed. */
+/* Bytes of packed weights for matmul (in cases that request it) and matmul_pack on this device;
+ * 0: none. The slots must be placed. */
 size_t lt_setup_packed_bytes(const lt_setup *s, lt_op op, const lt_device *device);
 void lt_setup_set_packed(lt_setup *s, lt_op op, void *packed);
 

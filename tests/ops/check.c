@@ -1,7 +1,7 @@
-/* check.c: optest --check. For every op, case, element type, and both contiguous and strided: every
- * implementation that accepts the arguments is run on poisoned buffers and must give what ref/
- * gives in F64 within the op's tolerance, touch nothing else, and give the same bits with 1, 2 and
- * 3 threads (on a device: twice). */
+/* check.c: optest --check. For every op, case, element type, and both contiguous and strided:
+ * every implementation that accepts the arguments is run on poisoned buffers. It must give the
+ * results of ref/ in F64 within the op's tolerance, touch nothing else, and give the same bits
+ * with 1, 2 and 3 threads (on a device: in two runs). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 enum { DETAIL_BYTES = 512 };
 
-/* Compare all results; false leaves the reason in why. *worst gets the largest share of the
+/* Compare all results; if false, why has the reason. *worst gets the largest share of the
  * tolerance. */
 static bool compare_results(const lt_world *w, const lt_op_cases *o, const lt_values *want,
                             double *worst, char why[DETAIL_BYTES]) {
@@ -47,8 +47,8 @@ static bool compare_results(const lt_world *w, const lt_op_cases *o, const lt_va
     return true;
 }
 
-/* Bits of all results after a run with n threads equal those kept in `first` (made on the first
- * call). */
+/* True: the bits of all results after a run with n threads equal those in `first` (filled by the
+ * first call). */
 static bool same_bits(const lt_world *w, unsigned char **first) {
     for (int i = 0; i < w->setup.n_tensors; i++) {
         const lt_world_block *b = &w->blocks[i];
@@ -66,8 +66,8 @@ static bool same_bits(const lt_world *w, unsigned char **first) {
     return true;
 }
 
-/* One implementation on a filled world: with 1, 2 and 3 threads; where the host's threads are not
- * what computes, twice. */
+/* Run one implementation on a filled world with 1, 2 and 3 threads, or twice if the host's
+ * threads do not compute. */
 static bool run_variant(lt_world *w, const lt_op_cases *o, const lt_op_impl *impl,
                         const lt_values *want, double *worst, char why[DETAIL_BYTES]) {
     const int n_runs = w->backend->host_memory ? 3 : 2, n_default = lt_thread_count();
@@ -104,14 +104,14 @@ static bool run_variant(lt_world *w, const lt_op_cases *o, const lt_op_impl *imp
 
 typedef struct {
     int n_variants;
-    bool has_type; /* It ran one of the types before. */
+    bool has_type; /* It has run one of the types. */
     bool ok;
     double worst;
     char why[DETAIL_BYTES];
 } verdict;
 
-/* All implementations, or those that have run no other type (`rest`), with contiguous or strided
- * tensors; verdicts by place in the list. */
+/* Check all implementations, or those that have run no other type (`rest`), with contiguous or
+ * strided tensors; verdicts are indexed by place in the list. */
 static lt_err check_variant(optest *t, const lt_op_cases *o, const lt_case *c, lt_dtype act,
                             bool strided, bool rest, const lt_values *v, const lt_values *want,
                             verdict *verdicts) {
@@ -141,8 +141,9 @@ done:
     return err;
 }
 
-/* One element type, with tensors of these strides; `rest`: of implementations that have run nothing
- * before. Inputs and reference do not depend on strides: made once for both. */
+/* Check one element type, with tensors of these strides; `rest`: only implementations that have
+ * run nothing before. Inputs and reference do not depend on strides, so they are computed once
+ * for both. */
 static void check_dtype(optest *t, const lt_op_cases *o, const lt_case *c, lt_dtype act,
                         int strides, bool rest, verdict *verdicts) {
     static lt_setup s; /* Too large for the stack. */
@@ -175,14 +176,15 @@ done:
     lt_values_free(&want);
 }
 
-/* A bit for each type, and one each for contiguous and strided tensors. With --core the cases of an
- * op take F32 and the other types in turn, and each two of them contiguous and strided tensors:
- * each kernel of an emulated GPU is compiled for these, which takes much longer than the case. */
+/* A bit for each type, and one each for contiguous and strided tensors. With --core the cases of
+ * an op take F32 and the other types in turn, and of each pair of them one takes contiguous and
+ * one strided tensors. On an emulated GPU each kernel is compiled for these, which takes much
+ * longer than the case. */
 enum { ALL_TYPES = -1, NOT_F32 = ~(1 << LT_F32), CONTIGUOUS = 1, STRIDED = 2 };
-enum { FEW_CASES = 8 }; /* An op of fewer takes both strides in each. */
+enum { FEW_CASES = 8 }; /* An op with fewer cases takes both strides in each. */
 
-/* The case in its types that `of` has with these strides, and each implementation that accepts it
- * in none of these with all others. */
+/* Check a case in those of its types and strides that `of` has, and each implementation that
+ * accepts it in none of these with all others. */
 static void check_case(optest *t, const lt_op_cases *o, const lt_case *c, int of, int strides) {
     enum { BOTH = CONTIGUOUS | STRIDED };
     const lt_op_list list = lt_registry_list(t->device->backend, o->op);
@@ -212,13 +214,14 @@ static void check_case(optest *t, const lt_op_cases *o, const lt_case *c, int of
     }
 }
 
-/* ---- Random sizes: what nobody thought of. Of cases whose rows are aligned, which the kernels
- * with rings, copies and tiles take; strides, masks and all else stay the case's own. ---- */
+/* ---- Random sizes, to find what no case covers. They replace the sizes of cases with aligned
+ * rows, which the kernels with rings, copies and tiles take; strides, masks and everything else
+ * stay as in the case. ---- */
 
 static int64_t up_to(lt_rng *r, int64_t n) {
     return 1 + (int64_t)lt_rng_below(r, (uint64_t)n);
 }
-/* Three of four times a multiple of 8. */
+/* A multiple of 8 in three of four cases. */
 static int64_t mostly_eights(lt_rng *r, int64_t n) {
     const int64_t x = up_to(r, n);
     return lt_rng_below(r, 4) == 0 ? x : (x + 7) / 8 * 8;
@@ -230,7 +233,8 @@ static void product_vary(lt_case *c, lt_rng *r) {
 }
 static void attention_vary(lt_case *c, lt_rng *r) {
     static const int64_t widths[] = {64, 72, 96, 128, 128, 128, 192, 256};
-    const bool many = lt_rng_below(r, 6) == 0; /* keys: backward is one pass */
+    /* Many keys, so that the backward pass runs once. */
+    const bool many = lt_rng_below(r, 6) == 0;
     c->B = up_to(r, 3);
     c->G = up_to(r, 3);
     c->H = many ? c->G : c->G * up_to(r, 3);
@@ -250,7 +254,7 @@ static const struct {
               {LT_OP_attention_fwd, attention_vary},
               {LT_OP_attention_bwd, attention_vary}};
 
-/* All aligned cases of an op, each with sizes of its own. */
+/* Check all aligned cases of an op, each with sizes of its own. */
 static void check_varied(optest *t, const lt_op_cases *o, void (*vary)(lt_case *c, lt_rng *r),
                          lt_rng *r) {
     for (int i = 0; i < o->n_cases; i++) {

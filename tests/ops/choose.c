@@ -1,9 +1,10 @@
-/* choose.c: cases of penalty_set and choose. Pick p has the options p of the list below, so a case
- * of N picks tries N of them on each kind of row. P: where in the list it begins. Rows in turn, as
- * `act` says: 0: logits as a model's, deviation 3; 1: many ties, multiples of 1/2; 2: all equal;
- * -inf but for three; one large value; none (all -inf); a NaN. Ids must be equal: no draw of these
- * seeds lies where rounding decides. With S slots, picks have penalties, masks and forced ids as
- * well, from a list of their own, or none of them; K ids come late. */
+/* choose.c: cases of penalty_set and choose. Pick p has the options p of the list below, so a
+ * case of N picks tries N of them on each kind of row. P: where in the list it begins. The
+ * rows take turns, as `act` says: 0: logits like a model's, deviation 3; 1: many ties,
+ * multiples of 1/2; 2: all equal; -inf except for three; one large value; none (all -inf); a
+ * NaN. Ids must be equal: with these seeds no draw lies where rounding decides. With S slots,
+ * picks also have penalties, masks and forced ids, from a separate list, or none of them; K
+ * ids are known late. */
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@ static const double options[][LT_CHOOSE_N_TOP + 1] = {
 };
 enum { N_OPTIONS = (int)(sizeof options / sizeof options[0]) };
 
-/* Beside them: what a row's penalties and mask do. slot, mask and forced: none, or one. */
+/* In addition, what a row's penalties and mask do. slot, mask and forced: none, or one. */
 static const struct {
     double typical, repetition, frequency, presence;
     bool bans, slot, is_new, mask, forced;
@@ -103,7 +104,7 @@ static void fill_logits(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* Of pick p, beside the draw. */
+/* Option of pick p, except the draw. */
 static double how_of(const lt_case *c, int64_t p, int64_t field) {
     static const double plain[LT_CHOOSE_HOW_COUNT] = {0, 0, 1, 0, 0, -1, LT_CHOOSE_PLAIN};
     const int64_t i = (p + (int64_t)c->shift) % N_WITH;
@@ -114,7 +115,7 @@ static double how_of(const lt_case *c, int64_t p, int64_t field) {
         return plain[field];
     }
     switch (field) {
-    /* At 1e30 all is equally likely, and rounding decides what is typical. */
+    /* At 1e30 all ids are equally likely, and rounding would decide which are typical. */
     case LT_CHOOSE_TYPICAL:
         return options[(p + (int64_t)c->shift) % N_OPTIONS][LT_CHOOSE_TEMPERATURE] > 1e6
                    ? 1.0
@@ -127,7 +128,7 @@ static double how_of(const lt_case *c, int64_t p, int64_t field) {
         return with[i].presence;
     case LT_CHOOSE_BANS:
         return with[i].bans ? 1.0 : 0.0;
-    case LT_CHOOSE_SLOT: /* In another order than picks. */
+    case LT_CHOOSE_SLOT: /* In an order different from that of the picks. */
         return with[i].slot ? (double)(c->S - 1 - p) : -1.0;
     case LT_CHOOSE_NEW:
         return !with[i].is_new ? (double)LT_CHOOSE_NO_NEW
@@ -148,7 +149,7 @@ static void fill_how(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* Every seventh of many picks is idle; with penalties, every eleventh is not there. */
+/* Of many picks every seventh is idle; with penalties, every eleventh is absent. */
 static void fill_rows(double *values, const lt_case_tensor *t, lt_rng *r) {
     (void)r;
     for (int64_t i = 0; i < t->count; i++) {
@@ -164,7 +165,7 @@ static int32_t bits_of(float x) {
     return word;
 }
 
-/* A fifth of the ids has a penalty word, of any kind; biases are numbers that F32 rounds. */
+/* A fifth of the ids has a penalty word, of any kind; biases are numbers that F32 must round. */
 static void fill_penalties(double *values, const lt_case_tensor *t, lt_rng *r) {
     const int64_t V = t->c->V, width = V + LT_PENALTY_BIASES;
     for (int64_t i = 0; i < t->count; i++) {
@@ -200,11 +201,11 @@ static void build_penalties(lt_setup *s, lt_choose_args *a) {
     lt_setup_in(s, "masks", &a->masks, LT_I32, LT_SHAPE(c->N, (c->V + 31) / 32))->fill = fill_masks;
     t = lt_setup_in(s, "late", &a->late, LT_I32, LT_SHAPE(c->K));
     t->fill = lt_fill_ids;
-    t->fill_a = -3.0; /* Nothing was chosen. */
+    t->fill_a = -3.0; /* No id was chosen. */
     t->fill_b = (double)c->V;
 }
 
-/* A pick that is not there leaves what was. */
+/* The result of an absent pick is left unchanged. */
 static void build_results(lt_setup *s, lt_choose_args *a) {
     const int64_t n = s->c->N;
     lt_case_tensor *(*result)(lt_setup *, const char *, lt_tensor *, lt_dtype, int,
@@ -258,7 +259,7 @@ static void fill_slots(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* Up to E edits a row. */
+/* Up to E edits per row. */
 static void fill_starts(double *values, const lt_case_tensor *t, lt_rng *r) {
     values[0] = 0.0;
     for (int64_t i = 1; i < t->count; i++) {
@@ -266,7 +267,7 @@ static void fill_starts(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* No two of E that follow each other have the same place. */
+/* Of E consecutive edits no two have the same place. */
 static void fill_edits(double *values, const lt_case_tensor *t, lt_rng *r) {
     const int64_t width = t->c->V + LT_PENALTY_BIASES;
     for (int64_t i = 0; i < t->count / 2; i++) {

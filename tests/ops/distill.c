@@ -1,8 +1,8 @@
-/* distill.c: cases of distill. K 0: the teacher is given whole; else by its K words, of which every
- * third row has one less, and every fourth has more than all of the probability. normalise: both
- * distributions are divided by the sum over these words. scale: the temperature, 0 stands for 1;
- * alpha: the label's share. As its own backward op: the gradient stands in the place of the
- * logits. */
+/* distill.c: cases of distill. K 0: the teacher's whole distribution is given; else its K words,
+ * of which every third row has one less, and every fourth has a total probability above 1.
+ * normalise: both distributions are divided by the sum over these words. scale: the temperature,
+ * where 0 stands for 1; alpha: the weight of the label. It is its own backward op: the gradient
+ * replaces the logits. */
 #include <math.h>
 
 #include "ops/case.h"
@@ -50,12 +50,12 @@ static void fill_labels(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* Words that each row names. */
+/* Number of words that a row names. */
 static int64_t named(const lt_case *c, int64_t row) {
     return c->K > 1 && c->K < c->V && row % 3 == 1 ? c->K - 1 : c->K;
 }
 
-/* A run of ids, some left out: word k is one of V / K. */
+/* Rising ids, with some left out: word k is one of V / K. */
 static void fill_words(double *values, const lt_case_tensor *t, lt_rng *r) {
     const int64_t K = t->c->K, each = t->c->V / K;
     for (int64_t i = 0; i < t->count; i++) {
@@ -66,7 +66,7 @@ static void fill_words(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* Shares that differ, and leave about a third. */
+/* Unequal probabilities, which leave about a third. */
 static void fill_logp(double *values, const lt_case_tensor *t, lt_rng *r) {
     const int64_t K = t->c->K;
     for (int64_t i = 0; i < t->count; i++) {
@@ -75,7 +75,7 @@ static void fill_logp(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* Rows in turn: deviation 60; all equal; around 1e4. */
+/* The rows take turns: deviation 60; all equal; around 1e4. */
 static void fill_extreme(double *values, const lt_case_tensor *t, lt_rng *r) {
     for (int64_t i = 0; i < t->count; i++) {
         const int64_t row = i / t->c->V;

@@ -1,5 +1,6 @@
-/* drop.c: cases of dropout. R rows of C columns, T tokens of a row of the run; offset: columns of
- * the whole row before these; window: tokens of a piece, where pieces lie apart (ranks of cp). */
+/* drop.c: cases of dropout. R rows of C columns; T tokens in a row of the run; offset: columns
+ * of the whole row before these; window: tokens of a piece, if the pieces are apart (ranks of
+ * cp). */
 #include "ops/case.h"
 
 static const lt_case cases[] = {

@@ -18,7 +18,7 @@ static const lt_case cases[] = {
     {"part, positions", LT_CASE_CHECK, .R = 66, .C = 70, .V = 8, .S = 3, .P = 5, .positions = true,
      .scale = 0.5f},
     {"part, few rows of it", LT_CASE_CHECK, .R = 21, .C = 8, .V = 2, .S = 60, .scale = 1},
-    /* K ids that another op chose: forward alone. */
+    /* K ids that another op chose: forward only. */
     {"late ids", LT_CASE_CHECK, .R = 29, .C = 72, .V = 40, .K = 9, .scale = 1},
     {"late ids, positions", LT_CASE_CHECK, .R = 40, .C = 13, .V = 3, .P = 8, .K = 5,
      .positions = true, .scale = 0.5f},
@@ -40,7 +40,7 @@ static void fwd_build(lt_setup *s) {
     if (c->K > 0) {
         t = lt_setup_in(s, "late", &a->late, LT_I32, LT_SHAPE(c->K));
         t->fill = lt_fill_ids;
-        t->fill_a = -3.0; /* Nothing was chosen. */
+        t->fill_a = -3.0; /* No id was chosen. */
         t->fill_b = (double)c->V;
     }
     if (c->positions) {

@@ -1,5 +1,5 @@
-/* gather_rows.c: cases of gather_rows: N rows of C columns, each the sum of up to K of M rows; K 0:
- * one each, without `start`. */
+/* gather_rows.c: cases of gather_rows: N rows of C columns, each the sum of up to K of M rows; K
+ * 0: one row each, without `start`. */
 #include "ops/case.h"
 
 #define TYPES (1 << LT_F32 | 1 << LT_BF16)
@@ -16,7 +16,8 @@ static const lt_case cases[] = {
      .K = 2, .aligned = true},
 };
 
-/* Rows begin at multiples of K, but every third sum is empty: its terms belong to the next. */
+/* Rows begin at multiples of K, but every third sum is empty: its terms belong to the next
+ * row. */
 static void starts(double *values, const lt_case_tensor *t, lt_rng *r) {
     (void)r;
     for (int64_t i = 0; i < t->count; i++) {
@@ -25,7 +26,7 @@ static void starts(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* Any row, or one time in five none. */
+/* Any row, or, one time in five, none. */
 static void indices(double *values, const lt_case_tensor *t, lt_rng *r) {
     for (int64_t i = 0; i < t->count; i++) {
         values[i] = lt_rng_below(r, 5) == 0 ? -1.0 : (double)lt_rng_below(r, (uint64_t)t->c->M);

@@ -3,7 +3,8 @@
  * tools/make_op_goldens.py. A record holds the inputs too, so it stands on its own:
  *     {"op": "rope", "case": "heads", "inputs": {"x": {"shape": [9, 3, 16], "data": [...]}, ...},
  *     "want": {"y": [...]}}
- * A backward op's record holds the forward op's inputs: what lies between them is computed here. */
+ * The record of a backward op holds the forward op's inputs; the forward results are computed
+ * here. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,9 @@
 #include "ops/optest.h"
 
 static const lt_tolerance TOLERANCE = {1e-9,
-                                       1e-9}; /* 12 stored digits, and double on both sides. */
+                                       /* The file has 12 digits, and both sides compute in
+                                        * double. */
+                                       1e-9};
 #define MAX_FILE_BYTES ((size_t)4 << 20)
 
 static const lt_op_cases *find_op(const char *name) {
@@ -58,7 +61,7 @@ static lt_err from_record(double *values, const lt_case_tensor *t, void *ctx) {
     return read_numbers(values, t->count, json_object_get(input, "data"), t->name);
 }
 
-/* Compare every stored result; the largest share of the tolerance in *worst. */
+/* Compare every stored result; *worst gets the largest share of the tolerance. */
 static lt_err compare_record(const json_t *record, const lt_world *w, double *worst, char *why,
                              size_t why_bytes) {
     const char *name;
@@ -158,7 +161,7 @@ void optest_golden(optest *t, const char *folder) {
     lt_file_list_free(names, n_names);
 }
 
-/* Inputs rounded to 1/64, which are few digits in the file. */
+/* Inputs are rounded to 1/64, so that they have few digits in the file. */
 static json_t *input_json(const lt_case_tensor *t) {
     json_t *shape = json_array(), *data = json_array();
     double *values = malloc((size_t)t->count * sizeof *values);
@@ -191,7 +194,8 @@ static json_t *describe(const lt_op_cases *o, const lt_case *c) {
     lt_setup_build(&s, o, c, LT_F64, false);
     add_inputs(inputs, &s);
     for (int i = 0; i < s.n_tensors; i++) {
-        if (s.tensors[i].source != NULL) { /* A backward pass: the forward op's inputs as well. */
+        /* A backward pass also needs the forward op's inputs. */
+        if (s.tensors[i].source != NULL) {
             lt_setup_build(&f, lt_all_op_cases[o->forward], c, LT_F64, true);
             add_inputs(inputs, &f);
             break;

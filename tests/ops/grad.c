@@ -12,16 +12,17 @@
 #include "ops/optest.h"
 
 static const double H = 1e-5, TOLERANCE = 1e-7;
-enum { MAX_PROBES = 40 }; /* Elements tried in a tensor; all of them when it has no more. */
+/* Elements that are probed in a tensor; all of them if it has no more. */
+enum { MAX_PROBES = 40 };
 
 typedef struct {
     const lt_op_cases *o, *f;
     lt_world forward, backward;
-    lt_values inputs, given; /* Of the forward and of the backward op. */
+    lt_values inputs, given; /* Of the forward op and of the backward op. */
 } pair;
 
 /* Sum over the forward op's outputs y, and the backward op's inputs dy, of <dy, y>. Rows that
- * nobody wrote are NaN and do not count. */
+ * were never written are NaN and do not count. */
 static double inner_products(const lt_setup *f, const lt_setup *b) {
     double sum = 0.0;
     for (int i = 0; i < f->n_tensors; i++) {
@@ -40,7 +41,7 @@ static double inner_products(const lt_setup *f, const lt_setup *b) {
     return sum;
 }
 
-/* The objective after a forward run with element e of an input moved. */
+/* The objective after a forward run in which element e of an input was moved. */
 static lt_err objective(pair *p, int input, int64_t e, double moved, double *out) {
     const double kept = p->inputs.values[input][e];
     lt_err err;
@@ -53,7 +54,7 @@ static lt_err objective(pair *p, int input, int64_t e, double moved, double *out
     return err;
 }
 
-/* Gradient values of one tensor: what the op added, or wrote. */
+/* The gradient of one tensor: what the op added or wrote. */
 static double *gradient(const pair *p, int tensor) {
     const lt_case_tensor *t = &p->backward.setup.tensors[tensor];
     double *g = malloc((size_t)t->count * sizeof *g);
@@ -117,7 +118,7 @@ static lt_err run_pair(pair *p, const lt_case *c, int *n_probed, double *worst, 
 }
 
 static void grad_case(optest *t, const lt_op_cases *o, const lt_case *c) {
-    static pair p; /* Two worlds: too large for the stack. */
+    static pair p; /* It holds two worlds, too large for the stack. */
     char why[256] = "", name[160], detail[400];
     double worst = 0.0;
     int n_probed = 0;
@@ -141,7 +142,8 @@ static void grad_case(optest *t, const lt_op_cases *o, const lt_case *c) {
     lt_values_free(&p.given);
 }
 
-/* Whether this case, built for this op, is a backward pass (xent and rope serve as their own). */
+/* Is this case, built for this op, a backward pass? (xent and rope are their own backward
+ * ops.) */
 static bool is_backward(const lt_op_cases *o, const lt_case *c) {
     static lt_setup s;
     lt_setup_build(&s, o, c, LT_F64, false);

@@ -1,9 +1,9 @@
-/* hash.c: cases of hash: N pieces, the i-th of K - i % M bytes, K bytes behind the one before it.
- * The memory is of I32, because floating types are F64 for the reference. What the hash must find
- * is in tests/unit/kernels/test_hash.c. */
+/* hash.c: cases of hash: N pieces, the i-th of K - i % M bytes, K bytes after the one before it.
+ * The memory is I32, because floating types are F64 for the reference.
+ * tests/unit/kernels/test_hash.c tests what the hash must detect. */
 #include "ops/case.h"
 
-#define ONE (1 << LT_F32) /* The type of activations has no part in it. */
+#define ONE (1 << LT_F32) /* The type of activations does not matter. */
 static const lt_case cases[] = {
     {"one byte", LT_CASE_CHECK, ONE, .N = 1, .K = 16, .M = 16},
     {"every end of a vector", LT_CASE_CHECK, ONE, .N = 40, .K = 1040, .M = 17},

@@ -1,6 +1,6 @@
 /* lora.c: cases of matmul_lora and lora_scale, below, and of lora_add. E adapters of rank C; R
- * rows, every fifth without one; K numbers in, N out of each of S parts. weights: rows have
- * scales. */
+ * rows, every fifth without an adapter; K inputs, and N outputs of each of S parts. weights: rows
+ * have scales. */
 #include "ops/case.h"
 
 static const lt_case cases[] = {
@@ -28,7 +28,7 @@ static void build(lt_setup *s) {
     lt_lora_add_args *a = (lt_lora_add_args *)s->args;
     lt_case_tensor *t;
 
-    /* In y the parts stand in turn, in b the other way round. */
+    /* In y the parts are in order, in b in reverse order. */
     a->n_parts = (int)c->S;
     for (int i = 0; i < a->n_parts; i++) {
         a->parts[i] = (lt_lora_add_part){i * c->N, (c->S - 1 - i) * c->N, c->N};
@@ -85,8 +85,8 @@ const lt_op_cases lt_cases_lora_scale = {
     .bf16 = {0x1p-8, 0x1p-8},
     .why = "one product and one sum in F32; BF16 rounds y once"};
 
-/* M rows, K numbers in, N out of each of S parts of rank R; trans_b: as forward, else as backward,
- * with one part. weights: the second part has no adapter. */
+/* M rows, K inputs, and N outputs of each of S parts of rank R; trans_b: as forward, else as
+ * backward, with one part. weights: the second part has no adapter. */
 static const lt_case product_cases[] = {
     {"odd", LT_CASE_CHECK, .M = 7, .N = 5, .K = 13, .R = 3, .S = 2, .trans_b = true},
     {"back", LT_CASE_CHECK, .M = 9, .N = 12, .K = 20, .R = 4, .S = 1, .accumulate = true},
@@ -115,7 +115,8 @@ static void product_build(lt_setup *s) {
     lt_matmul_args *m = &a->base;
     const int64_t rows_b = c->trans_b ? c->S * c->N : c->K, cols_b = c->trans_b ? c->K : c->N;
 
-    /* In y the parts stand in turn, in v the other way round; weights: the second has none. */
+    /* In y the parts are in order, in v in reverse order; weights: the second part has no
+     * adapter. */
     for (int64_t i = 0; i < c->S; i++) {
         if (!c->weights || i != 1) {
             a->parts[a->n_parts++] = (lt_lora_add_part){i * c->N, (c->S - 1 - i) * c->N, c->N};

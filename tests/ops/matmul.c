@@ -86,7 +86,7 @@ static void matmul_build(lt_setup *s) {
     lt_case_tensor *b = lt_setup_in(
         s, "b", &a->b, c->b_type > 0 ? (lt_dtype)c->b_type : s->act, 2,
         (const int64_t[]){c->trans_b ? c->N : c->K, c->trans_b ? c->K : c->N});
-    b->contiguous = c->b_type > 0; /* Rows of blocks lie one behind the other. */
+    b->contiguous = c->b_type > 0; /* Rows of blocks are contiguous. */
     if (c->bias) {
         lt_setup_in(s, "bias", &a->bias, c->accumulate ? LT_F32 : s->act, LT_SHAPE(c->N));
     }
@@ -150,7 +150,7 @@ const lt_op_cases lt_cases_colsum = {.op = LT_OP_colsum,
                                      .bf16 = {0x1p-21, 0x1p-19},
                                      .why = "F32 sums of up to 1000 rows; inputs are exact"};
 
-/* inverse: the way back. */
+/* inverse: the backward pass. */
 static const lt_case act_cases[] = {
     {"gelu", LT_CASE_CHECK, .M = 5, .N = 24, .K = 16, .trans_b = true, .bias = true},
     {"silu", LT_CASE_CHECK, .M = 7, .N = 9, .K = 11, .act = LT_ACT_SILU},

@@ -1,5 +1,5 @@
-/* moe.c: cases of the mixture-of-experts ops. E experts, K chosen. extreme: logits of few values,
- * so that ties decide. */
+/* moe.c: cases of the mixture-of-experts ops. E experts, K chosen. extreme: logits with few
+ * distinct values, so that ties decide. */
 #include "ops/case.h"
 
 #define F32_ONLY (1 << LT_F32)
@@ -102,8 +102,8 @@ static const lt_case row_cases[] = {
     {"mixtral 60M", LT_CASE_BENCH, .R = 4096, .C = 512, .E = 8, .K = 2},
 };
 
-/* A routing made of the case alone, so that slot_row and expert_start agree: assignment i chooses
- * expert mix(i) mod E. Calls back in slot order. */
+/* A routing that depends on the case alone, so that slot_row and expert_start agree: assignment i
+ * chooses expert mix(i) mod E. Calls back in slot order. */
 static int64_t expert_of(const lt_case *c, int64_t i) {
     return (int64_t)(lt_rng_mix((uint64_t)(i + 11)) % (uint64_t)c->E);
 }
@@ -112,7 +112,8 @@ static void fill_slots(double *slots, double *starts, const lt_case *c) {
     const int64_t n = c->R * c->K;
     int64_t slot = 0, dropped = n;
     for (int64_t pass = 0; pass < 2;
-         pass++) { /* 0: count the kept ones; 1: place. Dropped ones fill from the end, in order. */
+         /* 0: count the kept ones; 1: place them. Dropped ones follow at the end, in order. */
+         pass++) {
         int64_t n_dropped = 0;
         slot = 0;
         for (int64_t e = 0; e < c->E; e++) {

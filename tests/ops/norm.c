@@ -23,7 +23,8 @@ static const lt_case rms_cases[] = {
     {"aligned wide", LT_CASE_CHECK, .R = 100, .C = 4096, .aligned = true},
     {"aligned wide, added dx", LT_CASE_CHECK, .R = 7, .C = 3080, .residual = true,
      .accumulate = true, .aligned = true},
-    /* Of wider rows (M): 1 what this part gives to the mean, 2 from the mean of all. */
+    /* Part of a wider row (M): 1 measures this part's share of the mean, 2 uses the mean over all
+     * parts. */
     {"part, measured", LT_CASE_CHECK, .R = 9, .C = 37, .M = 1, .offset = 1},
     {"part, measured, aligned", LT_CASE_CHECK, .R = 33, .C = 2056, .M = 1, .aligned = true},
     {"part, given", LT_CASE_CHECK, .R = 19, .C = 37, .M = 2, .offset = 1},
@@ -76,7 +77,7 @@ static int x_dims(const lt_case *c, int64_t shape[3]) {
     return c->H > 0 ? 3 : 2;
 }
 
-/* x, add, sum, y of either norm. */
+/* Declare x, add, sum and y of either norm. */
 static void fwd_tensors(lt_setup *s, lt_tensor *x, lt_tensor *add, lt_tensor *sum, lt_tensor *y) {
     const lt_case *c = s->c;
     const bool share = c->in_place && !s->as_forward;
@@ -94,7 +95,7 @@ static void fwd_tensors(lt_setup *s, lt_tensor *x, lt_tensor *add, lt_tensor *su
     lt_setup_out(s, "y", y, s->act, n, shape);
 }
 
-/* dy, x and dx of either norm. */
+/* Declare dy, x and dx of either norm. */
 static void bwd_tensors(lt_setup *s, lt_tensor *dy, lt_tensor *x, lt_tensor *dx) {
     const lt_case *c = s->c;
     int64_t shape[3];
@@ -120,14 +121,14 @@ static lt_case_tensor *row_stat(lt_setup *s, const char *name, lt_tensor *slot, 
     return t;
 }
 
-/* The whole norm is the forward pass that a part's backward pass reads. */
+/* The backward pass of a part reads the forward pass of the whole norm. */
 static void rms_fwd_part(lt_setup *s, lt_rmsnorm_args *a) {
     const lt_case *c = s->c;
     a->part = (lt_norm_part)c->M;
     lt_setup_in(s, "x", &a->x, s->act, LT_SHAPE(c->R, c->C));
     lt_setup_in(s, "gain", &a->gain, gain_type(s), LT_SHAPE(c->C));
     lt_setup_out(s, "y", &a->y, s->act, LT_SHAPE(c->R, c->C))->partial =
-        a->part == LT_NORM_MEASURE; /* Not written then. */
+        a->part == LT_NORM_MEASURE; /* It is not written then. */
     if (a->part == LT_NORM_MEASURE) {
         row_stat(s, "rstd", &a->rstd, false);
         return;

@@ -7,15 +7,18 @@
 typedef struct {
     lt_device *device;
     const char *op, *impl, *case_name; /* Filters; empty: all. */
-    double mflop;                      /* --check: the most work of a case; 0: any. */
-    int rounds;                        /* Of random sizes; 0: the cases' own. */
+    /* --check: the most work of a case in millions of operations; 0: no limit. */
+    double mflop;
+    int rounds; /* Rounds of random sizes; 0: the sizes of the cases. */
     uint64_t seed;
-    bool core; /* --check: one type and strides of a case, if an implementation accepts it. */
+    /* --check: one type and one kind of strides per case, if an implementation accepts it. */
+    bool core;
     bool tap, verbose;
     int n_passed, n_failed;
 } optest;
 
-/* One result, with a TAP line in TAP mode; failures are always printed, the rest when verbose. */
+/* Report one result, as a TAP line in TAP mode; failures are always printed, the rest if
+ * verbose. */
 void optest_report(optest *t, bool passed, const char *name, const char *detail);
 
 bool optest_wants(const optest *t, const lt_op_cases *o, const lt_case *c, int use);

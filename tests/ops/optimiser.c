@@ -1,6 +1,6 @@
-/* optimiser.c: cases of adamw, ademamix, lion and muon. grad_scale 0 stands for 1 here; copy: with
- * the BF16 copy of p. extreme: zero gradients and moments. b_type: of the moments; P: place of the
- * first element. */
+/* optimiser.c: cases of adamw, ademamix, lion and muon. grad_scale 0 stands for 1 here; copy:
+ * with the BF16 copy of p. extreme: zero gradients and moments. b_type: type of the moments; P:
+ * place of the first element. */
 #include <math.h>
 
 #include "ops/case.h"
@@ -71,7 +71,7 @@ static float grad_scale(const lt_case *c) {
     return c->grad_scale != 0.0f ? c->grad_scale : 1.0f;
 }
 
-/* What a graph would read: in cases named "from memory", y_f32. */
+/* The numbers that a recorded graph would read, in cases named "from memory" (y_f32). */
 static void fill_now(double *values, const lt_case_tensor *t, lt_rng *r) {
     static const double list[LT_OPTIM_NOW_COUNT] = {0.02, 0.5, 0.4, 0.3, 3.0, 0.99, 0.0, 77.0};
     (void)r;
@@ -86,7 +86,7 @@ static void now(lt_setup *s, lt_tensor *slot) {
     }
 }
 
-/* p, g, and a moment that may be zero at the first step. */
+/* Declare p, g, and a moment that may be zero at the first step. */
 static void param(lt_setup *s, lt_tensor *p, lt_tensor *g, lt_tensor *copy) {
     const int64_t n = s->c->N;
     lt_setup_inout(s, "p", p, LT_F32, LT_SHAPE(n));
@@ -224,7 +224,7 @@ static void clip_build(lt_setup *s) {
     a->max_norm = s->c->beta;
     lt_setup_inout(s, "now", &a->now, LT_F32, LT_SHAPE(LT_OPTIM_NOW_COUNT))->fill = fill_now;
     lt_setup_in(s, "sumsq", &a->sumsq, LT_F64, LT_SHAPE(1))->fill = fill_sumsq;
-    s->tensors[1].contiguous = true; /* A double stands on 8 bytes. */
+    s->tensors[1].contiguous = true; /* A double is aligned to 8 bytes. */
     lt_setup_out(s, "norm", &a->norm, LT_F32, LT_SHAPE(1));
 }
 

@@ -1,8 +1,8 @@
-/* paged.c: cases of kv_write and attention_paged. B sequences; sequence b brings T, 1 or T / 2 rows
- * (by b % 3) and has S, S - 3, .. tokens; pages of P tokens, scattered; H query and G key heads (0:
- * H). y_f16, y_f32, y_f8, b_type: a cache of F16, F32, F8_E4M3 or that type of blocks, whatever the
- * activations are; v_type: values of this type. pack: so many neighbouring sequences have their
- * first `shared` tokens in the same pages. */
+/* paged.c: cases of kv_write and attention_paged. B sequences; sequence b has T, 1 or T / 2 new
+ * rows (by b % 3) and S, S - 3, .. tokens; pages of P tokens, scattered; H query and G key heads
+ * (0: H). y_f16, y_f32, y_f8, b_type: a cache of F16, F32, F8_E4M3 or that block type, whatever
+ * the activations are; v_type: the type of the values. pack: this many neighbouring sequences
+ * have their first `shared` tokens in the same pages. */
 #include <math.h>
 
 #include "ops/case.h"
@@ -180,7 +180,8 @@ static void fill_slots(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* Values at the borders of F8_E4M3: ties, subnormals, what saturates, what is not finite. */
+/* Values at the limits of F8_E4M3: ties, subnormals, values that saturate, values that are not
+ * finite. */
 static void fill_edges(double *values, const lt_case_tensor *t, lt_rng *r) {
     static const double list[] = {0.0,      -0.0,     INFINITY, -INFINITY, NAN,  448.0,
                                   -464.0,   465.0,    1e5,      0x1p-9,    0.75, 0x1p-10,
@@ -236,7 +237,7 @@ static void fill_kv_len(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* Every sequence has pages of its own, in any order, but those that its pack shares. */
+/* Every sequence has its own pages, in any order, except for those that its pack shares. */
 static void fill_table(double *values, const lt_case_tensor *t, lt_rng *r) {
     const uint64_t seed = lt_rng_u64(r);
     const int64_t pages = most_pages(t->c);
@@ -259,7 +260,7 @@ static void fill_packs(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* A few values, of keys that all rows see. */
+/* A few values of keys that all rows see are not numbers. */
 static void fill_not_a_number(double *values, const lt_case_tensor *t, lt_rng *r) {
     lt_fill_normal(values, t, r);
     for (int64_t i = 5; i < t->count; i += 10007) {
@@ -275,7 +276,7 @@ static void paged_build(lt_setup *s) {
 
     for (int64_t b = 0; b < c->B; b++) {
         rows += rows_of(c, b);
-        /* Not told where the number of heads is odd. */
+        /* Left unknown if the number of heads is odd. */
         a->prompt_keys += c->H % 2 == 0 && rows_of(c, b) >= LT_PROMPT_ROWS ? keys_of(c, b) : 0;
     }
     a->window = c->window;
@@ -283,7 +284,7 @@ static void paged_build(lt_setup *s) {
     a->scale = c->scale != 0.0f ? c->scale : 1.0f / sqrtf((float)c->D);
     a->q_max = c->T;
     a->kv_max = c->S;
-    /* Prompts that the copy engine can read may go another way than tokens that come alone. */
+    /* Prompts that the copy engine can read may take another kernel than single tokens. */
     a->fixed_order = !c->aligned;
     lt_setup_in(s, "q", &a->q, s->act, LT_SHAPE(rows, c->H, c->D));
     lt_setup_in(s, "k_pages", &a->k_pages, cache_dtype(s), LT_SHAPE(n_pages, c->P, g, c->D))

@@ -1,6 +1,7 @@
-/* qk_norm.c: cases of qk_norm, forward and backward. H query heads, G key heads. N: rotated columns
- * (0: all D). in_place: backward, dx is dy's memory. positions: those of packed documents, which
- * begin again at 0; else any. Gains are F32 with `residual`, else of x's type. */
+/* qk_norm.c: cases of qk_norm, forward and backward. H query heads, G key heads. N: rotated
+ * columns (0: all D). in_place: backward, dx is dy's memory. positions: those of packed
+ * documents, which begin again at 0; else any. Gains are F32 with `residual`, else of x's
+ * type. */
 #include "ops/case.h"
 
 static const lt_case cases[] = {
@@ -29,7 +30,7 @@ static const lt_case cases[] = {
 
 static const float EPS = 1e-5f;
 
-/* Tokens of packed documents: 0 .. P / 3, then from 0 again. */
+/* Positions of packed documents: 0 .. P / 3, then from 0 again. */
 static void fill_documents(double *values, const lt_case_tensor *t, lt_rng *r) {
     (void)r;
     for (int64_t i = 0; i < t->count; i++) {
@@ -37,7 +38,7 @@ static void fill_documents(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* Angles, gains, positions: fwd's own, or for the way back the same ones. */
+/* Angles, gains and positions: new for the forward pass, the same ones for the backward pass. */
 static void shared_inputs(lt_setup *s, lt_tensor *positions, lt_tensor *table, lt_tensor *q_gain,
                           lt_tensor *k_gain, bool backward) {
     const lt_case *c = s->c;

@@ -5,7 +5,7 @@
 
 enum { T = LT_SCALE_TENSOR, ROW = LT_SCALE_ROW, BLOCK = LT_SCALE_BLOCK };
 
-/* S: how y is scaled, G: how t is; -1: absent. E 1: F8_E5M2. */
+/* S: how y is scaled, G: how t is; -1: that result is absent. E 1: F8_E5M2. */
 static const lt_case cast_cases[] = {
     {"one", LT_CASE_CHECK, .R = 1, .C = 1, .S = ROW, .G = -1},
     {"rows", LT_CASE_CHECK, .R = 7, .C = 300, .S = ROW, .G = -1},
@@ -26,14 +26,14 @@ static const lt_case cast_cases[] = {
     {"tensor", LT_CASE_CHECK, .R = 33, .C = 70, .S = T, .G = -1},
     {"tensor, both ways", LT_CASE_CHECK, .R = 144, .C = 272, .S = T, .G = T, .E = 1,
      .aligned = true},
-    /* P: the scale is given, 2^-P. */
+    /* P: the scale is given as 2^-P. */
     {"tensor, the scale is given", LT_CASE_CHECK, .R = 33, .C = 70, .S = T, .G = T, .P = 3},
     {"llama-1b activations", LT_CASE_BENCH, .R = 4096, .C = 2048, .S = ROW, .G = -1},
     {"llama-1b weights", LT_CASE_BENCH, .R = 2048, .C = 2048, .S = BLOCK, .G = BLOCK},
 };
 
-/* Magnitudes over many powers of two; zeros, ties and values beyond the least and largest, NaN and
- * infinities in some blocks. */
+/* Magnitudes over many powers of two; zeros, ties and values beyond the least and the largest;
+ * NaN and infinities in some blocks. */
 static void fill_edges(double *values, const lt_case_tensor *t, lt_rng *r) {
     static const double list[] = {0.0,      -0.0,    448.0,   464.0,   -449.0,  1.0625,
                                   1.1875,   -1.3125, 0x1p-9,  0x1p-10, 0x3p-10, 0x1p-17,
@@ -148,10 +148,10 @@ static void matmul_build(lt_setup *s) {
     }
     t = c->accumulate ? lt_setup_grad(s, "y", &a->y, y, LT_SHAPE(c->M, c->N))
                       : lt_setup_out(s, "y", &a->y, y, LT_SHAPE(c->M, c->N));
-    /* With one scale all of K is one sum in the tensor cores: each instruction, 32 of K, cuts it
-     * off once more, where a promoted sum is cut 4 times. Cutting off is one-sided: errors of
-     * promoted blocks add up where their values cancel, so beside the largest y they grow as the
-     * root of the blocks. */
+    /* With one scale, the tensor cores sum over all of K: each instruction, for 32 values of k,
+     * truncates the sum once more, while a promoted sum is truncated 4 times. Truncation is
+     * one-sided, so errors of promoted blocks add up where their values cancel: relative to the
+     * largest y they grow as the square root of the number of blocks. */
     t->slack = c->S == T ? fmax(1.0, (double)(c->K + 31) / 32.0 / 4.0)
                          : fmax(1.0, sqrt((double)(c->K + 127) / 128.0) / 2.0);
 }

@@ -1,5 +1,5 @@
-/* sum.c: cases of the op sum. K is the number of terms, C the elements of each; with accumulate an
- * F32 part is added to, too. */
+/* sum.c: cases of the op sum. K is the number of terms, C the elements of each; with accumulate
+ * an F32 part is added, too. */
 #include "ops/case.h"
 
 #define TYPES (1 << LT_F32 | 1 << LT_BF16)

@@ -26,7 +26,7 @@ static int64_t view_extent(const lt_tensor *v) {
 
 static lt_err open_block(lt_world *w, int i, bool strided) {
     const lt_case_tensor *t = &w->setup.tensors[i];
-    const bool aligned = w->setup.c->aligned; /* Strided rows that begin on 16 bytes. */
+    const bool aligned = w->setup.c->aligned; /* Strided rows that are 16-byte aligned. */
     const int64_t pad = !strided ? 0 : aligned ? ALIGNED_PAD : PAD_ELEMENTS;
     const lt_tensor view = lt_case_view(t, NULL, pad);
     const bool blocks = lt_dtype_is_block(t->dtype);
@@ -47,8 +47,8 @@ static lt_err open_block(lt_world *w, int i, bool strided) {
     return LT_OK;
 }
 
-/* Packed weights are private to the backend: only products that ask for them, and the packing
- * itself, get room for them. */
+/* The format of packed weights is private to the backend: only products that request them, and
+ * the packing itself, get memory for them. */
 static lt_err open_packed(lt_world *w) {
     w->packed_bytes = lt_setup_packed_bytes(&w->setup, w->op, w->device);
     if (w->packed_bytes > 0) {
@@ -129,7 +129,8 @@ void lt_round_to(lt_dtype dtype, double *values, int64_t n) {
     enum { SOME = 512 };
     double raw[SOME];
     for (int64_t i = 0; lt_dtype_is_block(dtype) && i < n; i++) {
-        values[i] = (double)(float)values[i]; /* Blocks round together, when they are put. */
+        /* Blocks are rounded together, when they are written. */
+        values[i] = (double)(float)values[i];
     }
     for (int64_t i = 0; !lt_dtype_is_block(dtype) && i < n; i += SOME) {
         const int64_t some = n - i < SOME ? n - i : SOME;
@@ -138,12 +139,12 @@ void lt_round_to(lt_dtype dtype, double *values, int64_t n) {
     }
 }
 
-/* A tensor in its block as runs of neighbouring elements, in row-major order, which is the order in
- * memory. */
+/* A tensor in its block as runs of neighbouring elements, in row-major order, which is also the
+ * order in memory. */
 typedef struct {
     const lt_tensor *v;
     size_t start, elem;
-    int n_outer; /* Dimensions before the run's. */
+    int n_outer; /* Number of dimensions outside a run. */
     int64_t n_runs, length;
 } runs;
 
@@ -174,7 +175,7 @@ static size_t run_at(const runs *r, int64_t i) {
     return r->start + (size_t)at * r->elem;
 }
 
-/* Whole rows of a block type, encoded. */
+/* Write whole rows of a block type, encoded. */
 static void put_blocks(unsigned char *to, const lt_case_tensor *t, const double *values) {
     float *x = malloc((size_t)t->count * sizeof *x);
     LT_ASSERT(x != NULL && t->contiguous);
@@ -254,7 +255,7 @@ lt_err lt_world_run(lt_world *w, const lt_op_impl *impl) {
     return w->backend->sync(w->queue);
 }
 
-/* Bytes [from, to) of the block are as they were. */
+/* True: bytes [from, to) of the block have not changed. */
 static bool untouched(const lt_world_block *b, size_t from, size_t to) {
     return memcmp(b->image + from, b->before + from, to - from) == 0;
 }
@@ -268,7 +269,7 @@ const char *lt_world_damage(const lt_world *w) {
         if (b->image == NULL) {
             continue;
         }
-        if (t->role != LT_ROLE_IN) { /* Results may change: exactly their elements. */
+        if (t->role != LT_ROLE_IN) { /* Results may change, but only their own elements. */
             const runs r = runs_of(w, i);
             for (int64_t k = 0; k < r.n_runs; k++) {
                 const size_t at = run_at(&r, k);
@@ -304,7 +305,7 @@ static lt_err reserve(lt_values *v, int tensor, const lt_case_tensor *t) {
     return LT_OK;
 }
 
-/* Inputs that need no forward run. */
+/* Fill the inputs that need no forward run. */
 static lt_err fill_inputs(lt_values *v, const lt_setup *s, lt_values_from *from, void *ctx) {
     for (int i = 0; i < s->n_tensors; i++) {
         const lt_case_tensor *t = &s->tensors[i];
@@ -335,7 +336,9 @@ lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_cases *o, lt_
     }
     lt_setup_build(&typed, f, s->c, s->act, true);
     LT_TRY_DONE(fill_inputs(&inputs, &typed, from,
-                            ctx)); /* Rounded to the case's types, then run in F64. */
+                            /* Values are rounded to the types of the case, then computed in
+                             * F64. */
+                            ctx));
     LT_TRY_DONE(lt_world_open(&world, lt_world_ref(), f, s->c, LT_F64, true, false));
     lt_world_fill(&world, &inputs);
     LT_TRY_DONE(lt_world_run(&world, lt_registry_list(lt_backend_ref(), f->op).impls));
@@ -409,7 +412,7 @@ double lt_compare(const double *got, const double *want, const lt_case_tensor *t
         const double error = fabs(got[i] - want[i]);
         double ratio;
         if (isnan(want[i])) {
-            /* Rows that nobody writes, or meant. */
+            /* Rows that are never written, or NaN on purpose. */
             ratio = isnan(got[i]) && (t->partial || t->may_be_nan) ? 0.0 : INFINITY;
         } else if (got[i] == want[i]) {
             ratio = 0.0; /* Also equal infinities. */

@@ -1,4 +1,5 @@
-/* world.h: a case made real: buffers on a backend, filled, run, read back.
+/* world.h: runs a case: buffers on a backend are filled, an op is called, and the results are
+ * read back.
  *
  * Every tensor lives in a block of its own between two guards; in a strided world its rows are
  * padded and it starts one element off alignment. Guards and gaps hold a pattern, results and
@@ -11,26 +12,27 @@
 #include "ops/case.h"
 
 typedef struct {
-    unsigned char *image, *before; /* Host copies: now, and as filled and uploaded. */
+    unsigned char *image, *before; /* Host copies: now, and as uploaded. */
     void *device;
-    size_t bytes, start; /* Of the block; where the tensor starts in it. */
+    size_t bytes, start; /* Size of the block; where the tensor starts in it. */
 } lt_world_block;
 
 typedef struct {
     lt_device *device;
-    const lt_backend *backend; /* The device's. */
+    const lt_backend *backend; /* The device's backend. */
     lt_queue *queue;
     lt_op op;
     lt_setup setup;
-    lt_world_block blocks[LT_SETUP_MAX_TENSORS]; /* Empty for a tensor that shares another's. */
+    /* Empty for a tensor that shares the memory of another. */
+    lt_world_block blocks[LT_SETUP_MAX_TENSORS];
     void *packed;
     size_t packed_bytes;
 } lt_world;
 
-/* The reference's: the oracle. */
+/* The reference device, which is the oracle. */
 lt_device *lt_world_ref(void);
 
-/* The values of a setup's tensors, by index; NULL where not yet known. */
+/* The values of a setup's tensors, by index; NULL if not known yet. */
 typedef struct {
     double *values[LT_SETUP_MAX_TENSORS];
 } lt_values;
@@ -43,34 +45,36 @@ void lt_world_close(lt_world *w); /* Accepts a zeroed world. */
 void lt_world_put(lt_world *w, int tensor, const double *values);
 void lt_world_get(const lt_world *w, int tensor, double *values);
 
-/* Prepare every block: patterns, poison, the inputs in v. */
+/* Prepare every block: guard patterns, poison, the inputs in v. */
 void lt_world_fill(lt_world *w, const lt_values *v);
 
-/* Upload the blocks as they were filled, call, wait, download. As often as you like. */
+/* Upload the blocks as they were filled, call the op, wait, and download. It may be called
+ * repeatedly. */
 LT_MUST_USE lt_err lt_world_run(lt_world *w, const lt_op_impl *impl);
 
-/* NULL, or what was written that should not have been. */
+/* NULL, or a description of what was written outside the results. */
 const char *lt_world_damage(const lt_world *w);
 
 /* The tensor that owns t's memory: itself, or the one it shares. */
 int lt_world_owner(const lt_setup *s, int tensor);
 
-/* Where input values come from: writes t->count values. */
+/* The origin of input values: writes t->count values. */
 typedef lt_err lt_values_from(double *values, const lt_case_tensor *t, void *ctx);
 /* The tensor's fill, seeded by the names of case and tensor; ctx is not used. */
 lt_values_from lt_values_fill;
 
-/* Inputs for a setup, rounded to the tensors' types; where tensors have a source, from a run of the
- * forward op by the reference in F64 on inputs of the same origin. Free with lt_values_free. */
+/* Make the inputs of a setup, rounded to the tensors' types. Tensors with a source get their
+ * values from a run of the forward op by the reference in F64, on inputs of the same origin. Free
+ * with lt_values_free. */
 LT_MUST_USE lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_cases *o,
                                   lt_values_from *from, void *ctx);
 void lt_values_free(lt_values *v);
 
-/* Make values what the type would store. */
+/* Round values as the type would store them. */
 void lt_round_to(lt_dtype dtype, double *values, int64_t n);
 
-/* F64 results of the reference for inputs v (a setup of any type with the same tensors): want gets
- * values of every result. */
+/* Results of the reference in F64 for inputs v (a setup of any type with the same tensors): want
+ * gets the values of every result. */
 LT_MUST_USE lt_err lt_values_want(lt_values *want, const lt_op_cases *o, const lt_case *c,
                                   const lt_values *v);
 

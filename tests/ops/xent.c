@@ -1,6 +1,6 @@
-/* xent.c: cases of xent. Every third label is ignored when the rows allow. grad_scale 0: loss only.
- * extreme: large, equal and -inf logits. As its own backward op: the gradient stands in the place
- * of the logits. */
+/* xent.c: cases of xent. Every third label is ignored if there are enough rows. grad_scale 0:
+ * only the loss. extreme: large, equal and -inf logits. It is its own backward op: the gradient
+ * replaces the logits. */
 #include <math.h>
 
 #include "ops/case.h"
@@ -24,8 +24,8 @@ static const lt_case cases[] = {
     {"an SM holds one row", LT_CASE_CHECK, .R = 17, .V = 49160, .grad_scale = 0.5f},
     {"partly in registers", LT_CASE_CHECK, .R = 15, .V = 99992, .grad_scale = 1},
     {"extreme", LT_CASE_CHECK, .R = 9, .V = 20, .grad_scale = 1, .extreme = true},
-    /* A part of the vocabulary, of P parts, from id S on: what the others need of it (M), and
-     * what becomes of it with theirs. */
+    /* Part of a vocabulary in P parts, from id S on: the facts that the other parts need (M), and
+     * the results from the facts of all parts. */
     {"of a part", LT_CASE_CHECK, .R = 7, .V = 13, .S = 26, .P = 3, .M = 1, .softcap = 3},
     {"of a part, -inf throughout", LT_CASE_CHECK, .R = 9, .V = 2100, .P = 2, .M = 1,
      .extreme = true},
@@ -49,7 +49,7 @@ static void fill_labels(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* Rows in turn: deviation 100; all equal; -inf except in the middle. */
+/* The rows take turns: deviation 100; all equal; -inf except in the middle. */
 static void fill_extreme(double *values, const lt_case_tensor *t, lt_rng *r) {
     const int64_t n = t->c->V;
     for (int64_t i = 0; i < t->count; i++) {
@@ -63,7 +63,8 @@ static void fill_extreme(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* What P parts of V ids each may have written; the first rows' largest logits are equal. */
+/* Facts that P parts of V ids each may have written; the largest logits of the first rows are
+ * equal. */
 static void fill_parts(double *values, const lt_case_tensor *t, lt_rng *r) {
     const int64_t rows = t->c->R;
     for (int64_t i = 0; i < t->c->P * rows; i++) {

@@ -22,11 +22,13 @@ runner_itself() {
     says "a failed test is one failure" 'suite a bash -c "echo not ok 1; echo ok 2; echo 1..2; exit 1"' "1 passed, 1 failed"
     says "a failed test beside which the rest is missing" 'suite a printf "1..3\nnot ok 1\n"' "0 passed, 1 failed"
     says "skipped tests, as scripts and as cmocka say it" 'skipped a "no gadget"; suite b printf "1..2\nok 1\nnot ok 2 # SKIP some_test\n"' "1 passed, 0 failed, 2 skipped"
-    # c waits for what the suite b makes, and a for c: neither begins behind b. d waits until one of these two has ended.
+    # c waits for a file of suite b, and a for one of c, so neither may wait for b to end. d waits
+    # until one of the two has ended.
     says "what sleeps runs beside what runs by itself, two at once" "$(printf 'go() { until [ -e "%s/$1" ]; do sleep 0.05; done; }; said() { touch "%s/$1"; echo ok 1; echo 1..1; }; export -f go said
         waits -t 60 a bash -c "go c; said a"; waits -t 60 c bash -c "go b; ! [ -e %s/d ] && said c"; waits -t 60 d bash -c "said d"; suite -t 60 b bash -c "said b"' "$dir" "$dir" "$dir")" "4 passed, 0 failed"
     says "a suite by itself begins when all before it have ended, and those after it when it has" "$(printf 'beside a bash -c "sleep 0.5; touch %s/e; echo ok 1; echo 1..1"; suite b bash -c "[ -e %s/e ] && sleep 0.5 && touch %s/f; echo ok 1; echo 1..1"; beside c bash -c "[ -e %s/f ] && echo ok 1; echo 1..1"' "$dir" "$dir" "$dir" "$dir")" "3 passed, 0 failed"
-    # The first waits until all of them run, and finds that one more does not; the others wait for it.
+    # The first one waits until all of them run, and checks that the next one does not; the others
+    # wait for the first.
     local n_beside=$(($(nproc) + 1)) i suites=''
     for ((i = 1; i <= n_beside; i++)); do
         suites+="beside -t 60 n$i bash -c 'touch $dir/n$i; go() { for _ in {1..500}; do \$1 && return; sleep 0.05; done; false; }; all() { [ \$(ls $dir/n* | wc -l) = $n_beside ]; }; checked() { [ -e $dir/checked ]; }
@@ -41,7 +43,7 @@ runner_itself() {
     say "they alone, with what their programs say of them" $? "$(cat "$dir/log")"
     tests/run.sh "$dir" >/dev/null 2>&1
     say "a failure is the runner's status" $(($? != 1))
-    local hang=987.$$ # The same seconds in no other run beside this one.
+    local hang=987.$$ # A number of seconds that no other run beside this one uses.
     # A child in a session of its own, which ignores TERM, is killed too; the output so far is shown, and the next suite runs.
     says "a suite that hangs, and its children" 'beside -t 4 "the slow one" bash -c "echo ok 1; echo so far; setsid sh -c \"trap : TERM; while :; do sleep '$hang'; done\" & sleep '$hang'"; suite b printf "ok 1\n1..1\n"' "2 passed, 1 failed"
     grep -qE '^the slow one .* 1 failed .* [0-9]+ s' "$dir/log" && grep -q '    so far' "$dir/log" && grep -q "the slow one missed its deadline of 4 s" "$dir/log" && ! pgrep -f "sleep $hang" >/dev/null

@@ -1,4 +1,5 @@
-# What mostly sleeps, until a rank is missed, a deadline has passed or a page is read: it begins first, and takes no core from the others.
+# Tests that mostly sleep, until a rank is missed, a deadline has passed or a page is read: they
+# begin first, and take no core from the others.
 beside_others() { # name, script, options of the script...
     waits "$1" python3 "tests/e2e/$2.py" build/lateen "${@:3}"
 }
@@ -15,5 +16,6 @@ beside_others "snapshots in memory" snapshots quick
 beside_others "ranks that hold other bits" replicas quick
 beside_others "a rank that is slow" stragglers
 beside_others "clocks that jump" clocks
-# Alerts, dashboards and targets of deploy/, and the page of the cluster, against a real Prometheus that scrapes a run, a node and a server.
+# Alerts, dashboards and scrape targets of deploy/, and the page of the cluster, against a real
+# Prometheus that scrapes a run, a node and a server.
 beside_others "monitoring" monitoring

@@ -23,6 +23,7 @@ export -f asking through_table capped
 for isa in portable avx2; do
     beside "optest --check, LATEEN_ISA=$isa" env OMP_WAIT_POLICY=passive bash -c "capped $isa"
 done
-# BF16 dot products, also where multiply-adds are faster (no case runs where the CPU has none).
+# BF16 dot products, also on CPUs where multiply-adds are faster (no case runs on a CPU without
+# them).
 beside "optest --check, LATEEN_BF16_DOT=1" env OMP_WAIT_POLICY=passive LATEEN_BF16_DOT=1 build/optest --check --op matmul --tap
 beside "optest --grad --golden" env OMP_WAIT_POLICY=passive build/optest --grad --golden --tap

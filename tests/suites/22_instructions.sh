@@ -1,5 +1,6 @@
-# The objects of an instruction set contain no instruction that a CPU which runs them may lack: no vector instruction of AVX in the portable ones, none of AVX-512
-# in AVX2's, and nothing beyond Cascade Lake's AVX-512, except in the objects that the Makefile names.
+# The objects of an instruction set contain no instruction that a CPU of this set may lack: no AVX
+# vector instruction in the portable ones, no AVX-512 in those for AVX2, and nothing beyond
+# Cascade Lake's AVX-512, except in the objects that the Makefile names.
 instructions() { # object: "mnemonic operands" a line
     objdump -d --no-show-raw-insn "$1" | awk -F'\t' 'NF > 1 { print $2 }'
 }

@@ -9,7 +9,7 @@ tokenize_resume() {
     set -- tokenize "$corpus.zst" "$corpus" --tokenizer tests/golden/data/demo_tokenizer.json --append-eod --eod "<|endoftext|>"
     build/lateen "$@" --out "$dir/straight" --threads 1 >"$dir/log" 2>&1 || { cat "$dir/log"; echo "not ok 1 - straight run"; return 1; }
     echo "ok 1 - straight run"
-    while [ "$runs" -lt 60 ] && [ "$status" -ne 0 ]; do # A little longer each time, so that it ends.
+    while [ "$runs" -lt 60 ] && [ "$status" -ne 0 ]; do # Each run gets a little longer, so that the last one ends.
         runs=$((runs + 1))
         build/lateen "$@" --out "$dir/killed" --threads 3 --commit-every 0.02 >>"$dir/log" 2>&1 &
         local pid=$!
@@ -23,7 +23,7 @@ tokenize_resume() {
         cmp -s "$dir/straight.$suffix" "$dir/killed.$suffix" && echo "ok - same .$suffix" || echo "not ok - same .$suffix"
     done
     ls "$dir"/killed.*.part "$dir"/killed.journal >/dev/null 2>&1 && echo "not ok - leftovers" || echo "ok - no leftovers"
-    build/lateen "$@" --out "$dir/killed" 2>/dev/null | grep -q "already complete" && echo "ok - complete is said" || echo "not ok - complete is said"
+    build/lateen "$@" --out "$dir/killed" 2>/dev/null | grep -q "already complete" && echo "ok - a complete shard is reported" || echo "not ok - a complete shard is reported"
     rm -rf "$dir"
     echo "# end"
 }

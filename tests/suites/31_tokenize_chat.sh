@@ -1,16 +1,18 @@
-# Conversations: `lateen tokenize --chat` on the command line, killed and resumed; and training on what the assistant says only.
-# Sourced by tests/run.sh.
+# Conversations: `lateen tokenize --chat` on the command line, killed and resumed; and training
+# only on what the assistant says. Sourced by tests/run.sh.
 tokenize_chat() {
     local dir runs=0 status=1 tok=tests/golden/data/demo_tokenizer.json
     dir=$(mktemp -d) || return 1
-    # The questions are noise and the answer is always the same, so a loss that counts the questions stays high.
+    # The questions are random and the answer is always the same, so a loss that counts the
+    # questions stays high.
     awk 'BEGIN { srand(1); for (i = 0; i < 40000; i++) { q = ""; for (j = 0; j < 12; j++) q = q sprintf("%c", 97 + int(26 * rand()));
         printf "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"yes\"}]}\n", q } }' >"$dir/c.jsonl"
     printf '%s' "{% for m in messages %}{{ m.role[0] }}:{% if m.role == 'assistant' %}{% generation %}{{ m.content }};{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}" >"$dir/t.jinja"
     set -- tokenize "$dir/c.jsonl" --tokenizer "$tok" --chat-template "$dir/t.jinja"
     build/lateen "$@" --out "$dir/one" --threads 1 >"$dir/log" 2>&1 || { cat "$dir/log"; echo "not ok 1 - straight run"; return 1; }
-    grep -q '^labels ' "$dir/log" && echo "ok 1 - straight run tells the labels" || echo "not ok 1 - straight run tells the labels"
-    while [ "$runs" -lt 60 ] && [ "$status" -ne 0 ]; do # A little longer each time, so that it ends.
+    grep -q '^labels ' "$dir/log" && echo "ok 1 - the straight run counts the labels" || echo "not ok 1 - the straight run counts the labels"
+    # Each run gets a little longer, so that the last one ends.
+    while [ "$runs" -lt 60 ] && [ "$status" -ne 0 ]; do
         runs=$((runs + 1))
         build/lateen "$@" --out "$dir/killed" --threads 3 --commit-every 0.02 >>"$dir/log" 2>&1 &
         local pid=$!
@@ -24,7 +26,7 @@ tokenize_chat() {
         cmp -s "$dir/one.$suffix" "$dir/killed.$suffix" && echo "ok - same .$suffix" || echo "not ok - same .$suffix"
     done
     build/lateen tokenize "$dir/c.jsonl" --tokenizer "$tok" --chat-template chatml --out "$dir/killed" >"$dir/log" 2>&1
-    [ $? -eq 1 ] && grep -q "other inputs or options" "$dir/log" && echo "ok - another template is another shard" || echo "not ok - another template is another shard"
+    [ $? -eq 1 ] && grep -q "other inputs or options" "$dir/log" && echo "ok - another template is refused for the same shard" || echo "not ok - another template is refused for the same shard"
     head -n 2 "$dir/c.jsonl" | build/lateen tokenize --tokenizer "$tok" --chat-template "$dir/t.jinja" --jsonl >"$dir/lines"
     [ "$(grep -c '"mask": \[0, .*1\]}$' "$dir/lines")" = 2 ] && echo "ok - ids and mask of lines" || echo "not ok - ids and mask of lines"
     cp "$dir/one.bin" "$dir/bare.bin"

@@ -1,5 +1,5 @@
-# Wrong files and wrong words on the command line: one message that names the object, exit status 1 (2 for usage), and no files left.
-# Sourced by tests/run.sh.
+# Invalid files and options: one message that names the object, exit status 1 (2 for usage), and
+# no files left. Sourced by tests/run.sh.
 bad_input() {
     local dir n tok=tests/golden/data/demo_tokenizer.json
     dir=$(mktemp -d) || return 1
@@ -22,7 +22,8 @@ bad_input() {
     }
     shard() { rm -f "$dir"/s.*; refused "$1" "$2" tokenize "$dir/$3" --tokenizer "$tok" --out "$dir/s" "${@:4}"; }
 
-    # Where an error arose: with --verbose, a line for each call that passed it on; each names a line of the source that fails or tries.
+    # Where an error arose: --verbose prints a line for each call that passed it on, and each line
+    # names a source line that fails or tries.
     traced() { # traced FIRST LAST COMMAND...: the chain begins in FIRST and ends in LAST ("file.c in function")
         local first=$1 last=$2 wrong
         shift 2
@@ -43,7 +44,7 @@ bad_input() {
     timeout 60 build/lateen generate --model README.md --prompt a 2>"$dir/err" >"$dir/out" </dev/null
     grep -q '^  at ' "$dir/err" && echo "not ok - a trace without --verbose" || echo "ok - no trace without --verbose"
     rm -rf "$dir"/trace "$dir"/run
-    # help VERB is VERB --help, also of a second word.
+    # `help VERB` prints the same as `VERB --help`, also for two words.
     for words in train "plan serve"; do
         [ "$(build/lateen --verbose help $words)" = "$(build/lateen $words --help)" ] && echo "ok - help $words" || echo "not ok - help $words"
     done
@@ -52,7 +53,7 @@ bad_input() {
     refused 2 "the nearest that does is tp 8" plan serve --model llama3-8b --cluster h100-node --tp 7
     refused 2 "plan serve needs --model: a name under recipes/models or a file" plan serve --cluster h100-node
     refused 2 "plan serve needs --cluster: a name under recipes/clusters or a file" plan serve --model llama3-8b
-    # A source without a target is fetched into the cache, so it must be a place that can be fetched.
+    # A source without a target is fetched into the cache, so it must be a remote location.
     refused 2 "$dir: copy takes a source and a target" copy "$dir"
     refused 2 "file:///etc/hosts: copy takes a source and a target" copy file:///etc/hosts
     refused 2 "agent needs --memory FOLDER (it is ''), --node below --nodes (0 of 1), and the run's LATEEN_TOKEN in the environment (it is not)" agent
@@ -64,7 +65,7 @@ bad_input() {
     refused 2 "data.train: / is a folder. Name a shard in it without its ending" train --out "$dir/run" --data.train / --model.vocab 300 --model.layers 1
     rm -rf "$dir/run"
 
-    # Lines.
+    # Lines of text.
     printf '\357\273\277{"text": "bom"}\r\n\r\n{"text": "crlf"}\r\n' >"$dir/bom.jsonl"
     accepted 2 tokenize "$dir/bom.jsonl" --tokenizer "$tok" --out "$dir/bom"
     build/lateen tokenize --tokenizer "$tok" --jsonl <"$dir/bom.jsonl" | grep -c ids | grep -qx 2 && echo "ok - the same from a pipe" || echo "not ok - the same from a pipe"
@@ -80,7 +81,7 @@ bad_input() {
     shard 2 "--chat does not go with --no-special" chat.jsonl --chat-template chatml --no-special
     printf '{%% if %%}' >"$dir/bad.jinja" && shard 1 "bad.jinja:1:" chat.jsonl --chat-template "$dir/bad.jinja"
 
-    # Invalid UTF-8 is counted and told, or refused.
+    # Invalid UTF-8 is counted and reported, or refused.
     told() { # told TEXT COMMAND...: it ends with 0 and says TEXT as a warning; standard input is $dir/in
         local says=$1
         shift
@@ -93,7 +94,8 @@ bad_input() {
     told "--text: invalid UTF-8: 2 parts, the first at byte 3" tokenize --tokenizer "$tok" --text "$(printf 'abc\377\342\202')"
     refused 1 "--text: invalid UTF-8: 1 parts, the first at byte 1 (0xff)" tokenize --tokenizer "$tok" --text "$(printf 'a\377')" --invalid-utf8 fail
     told "$dir/in: invalid UTF-8: 3 parts in 2 documents, the first at byte 26" tokenize "$dir/in" --split-on line --tokenizer "$tok" --out "$dir/mended" --invalid-utf8 replace
-    # So are escapes of lone surrogates, in each way to read JSON; a pair is one character, and only the text that is read counts.
+    # The same for escapes of lone surrogates, whatever reads the JSON; a pair is one character,
+    # and only the text that is read counts.
     printf '{"id": "\\ud800", "text": "ok \\ud83d\\ude00"}\n{"text": "ab\\ud800\\udbff"}\n{"text": "\\udc00\377"}\n' >"$dir/in"
     told "standard input: invalid UTF-8: 4 parts (lone surrogate escapes: 3) in 2 lines, the first in line 2 at byte 2" tokenize --tokenizer "$tok" --jsonl
     told "$dir/in: invalid UTF-8: 4 parts (lone surrogate escapes: 3) in 2 documents, the first at byte 56" tokenize "$dir/in" --format jsonl --tokenizer "$tok" --out "$dir/lone3" --invalid-utf8 replace
@@ -118,7 +120,7 @@ bad_input() {
     told "message: invalid UTF-8: 1 parts, the first at byte 3" chat --max-tokens 1
     refused 1 "in: invalid UTF-8: 1 parts, the first at byte 3 (0xfe)" generate --max-tokens 1 --prompt-file "$dir/in" --invalid-utf8 fail
 
-    # Packed files.
+    # Compressed files.
     awk 'BEGIN { srand(2); for (i = 0; i < 9000; i++) { s = ""; for (j = 0; j < 30; j++) s = s sprintf("%c", 97 + int(26 * rand())); printf "{\"text\": \"%s\"}\n", s } }' >"$dir/r.jsonl"
     gzip -k "$dir/r.jsonl" && zstd -q "$dir/r.jsonl"
     for kind in gz zst; do
@@ -129,7 +131,7 @@ bad_input() {
 
     cp "$dir/bom.jsonl" "$dir/plain.jsonl.gz" && shard 1 "plain.jsonl.gz: its name ends with .gz, but its first bytes, ef bb bf 7b" plain.jsonl.gz
 
-    # Where it goes.
+    # Where output goes.
     refused 1 "none/x.bin.part: No such file or directory" tokenize "$dir/r.jsonl" --tokenizer "$tok" --out "$dir/none/x"
     refused 2 "is a folder; name the shard in it" tokenize "$dir/r.jsonl" --tokenizer "$tok" --out "$dir"
     refused 1 "nofile.jsonl: No such file or directory" tokenize "$dir/nofile.jsonl" --tokenizer "$tok" --out "$dir/x"
@@ -147,12 +149,12 @@ bad_input() {
     printf 'YQ== 0\nYg== 1\nYw== 12' | head -c -1 >"$dir/y.tiktoken" && refused 1 "duplicate id 1, of 'b' and 'c'; is the file cut off?" tokenize --tokenizer "$dir/y.tiktoken" --pattern gpt2 --text hi
     printf '\001\002\003' >"$dir/tokenizer.bin" && refused 1 "tokenizer.bin" tokenize --tokenizer "$dir/tokenizer.bin" --text hi
 
-    # Models, recipes, and what is measured on them.
+    # Models, recipes, and their evaluation.
     for verb in "generate --prompt x" "chat" "eval $dir/bom.jsonl"; do
         refused 1 "r.jsonl.gz: neither GGUF nor llama2.c" $verb --model "$dir/r.jsonl.gz"
         refused 1 "nofile: no such file or folder" $verb --model "$dir/nofile"
     done
-    # A cache whose files were removed: links to them are left.
+    # A cache whose files were removed, so that only the links to them are left.
     mkdir "$dir/linked" && cp tests/golden/model/gpt2/config.json "$dir/linked" && ln -s ../../blobs/12ab "$dir/linked/model.safetensors"
     refused 1 "linked/model.safetensors: it is a broken link: its target ../../blobs/12ab is not there" convert "$dir/linked" "$dir/converted"
     refused 1 "r.jsonl.gz: neither GGUF nor llama2.c" convert "$dir/r.jsonl.gz" "$dir/converted"
@@ -170,7 +172,7 @@ bad_input() {
         refused "$code" "$says" train "$dir/r.yaml" --out "$dir/run"
     done
 
-    # What a prompt and its text run into.
+    # Limits of a prompt and its text.
     head -c 9000 LICENSE | tr -c 'a-z' ' ' >"$dir/long.txt"
     refused 1 "the model's context is 1024" generate --prompt-file "$dir/long.txt"
     refused 2 "no bench is named 'nonsense'" bench kernels --op gemm,nonsense
@@ -183,7 +185,7 @@ bad_input() {
     for file in "$tok" "$dir/other.json"; do
         [ -f "$file" ] || build/lateen tokenizer train "$dir/words.txt" --vocab-size 258 --out "$file" 2>/dev/null
         timeout 60 build/lateen train --out "$dir/warned" --data.train "$dir/words" --data.tokenizer "$file" --model.vocab 70000 --model.layers 1 --model.width 8 --model.heads 1 --data.seq 4 --batch.size 1 --steps 1 --export false >"$dir/out" 2>&1
-        n=$(grep -c "was made with another tokenizer" "$dir/out"); [ "$n" = "$([ "$file" = "$tok" ] && echo 0 || echo 1)" ] && echo "ok - a shard of another tokenizer is told" || echo "not ok - $file: $n warnings: $(tail -3 "$dir/out")"
+        n=$(grep -c "was made with another tokenizer" "$dir/out"); [ "$n" = "$([ "$file" = "$tok" ] && echo 0 || echo 1)" ] && echo "ok - a shard of another tokenizer is reported" || echo "not ok - $file: $n warnings: $(tail -3 "$dir/out")"
         rm -rf "$dir/warned"
     done
     ls "$dir" | grep -qE '^(run|converted|x\.bin)' && echo "not ok - something is left: $(ls "$dir")" || echo "ok - nothing is left"

@@ -1,4 +1,4 @@
-# What is written never takes the place of what is read, nor of a device. Sourced by tests/run.sh.
+# Output never overwrites an input, nor a device. Sourced by tests/run.sh.
 if command -v python3 >/dev/null; then
     beside "outputs spare inputs" python3 tests/e2e/outputs.py build/lateen
 else

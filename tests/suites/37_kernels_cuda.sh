@@ -17,7 +17,7 @@ specs() {
     tells "two architectures, two children" "$fine" '^2 kernels of 2 specialisations'
     tells "of one architecture alone" "$fine" '^1 kernels of 1 specialisations' --arch sm_90a
     tells "the words of the launch" "$fine" 'copy.cu +copy +sm_80 .* UNROLL=4$' --arch sm_80
-    # decode.cu has five sets of words for each architecture, with several values.
+    # decode.cu has five sets of words per architecture, each with several values.
     mkdir "$dir/attention"
     echo "$fine" | sed 's/UNROLL/HEAD_DIM/' >"$dir/attention/decode.cu"
     LATEEN_KERNEL_DIR=$dir build/lateen bench kernels --compile --only attention/decode.cu --sample >"$dir/log" 2>&1

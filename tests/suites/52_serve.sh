@@ -1,5 +1,6 @@
-# The server as its clients see it: raw bytes, clients of OpenAI, Anthropic and Ollama, the pages in a browser, start and end, the load generator.
-# Where there is clang, 60_sanitizers.sh sends the raw requests to a server under AddressSanitizer instead.
+# The server as its clients see it: raw bytes; clients of OpenAI, Anthropic and Ollama; the pages
+# in a browser; start and stop; the load generator. If clang is installed, 60_sanitizers.sh sends
+# the raw requests to a server under AddressSanitizer instead.
 command -v clang >/dev/null || beside "serve: raw clients" tests/e2e/serve.sh raw
 beside "serve: OpenAI's client" tests/e2e/serve.sh openai
 beside "serve: Anthropic's client" tests/e2e/serve.sh anthropic

@@ -27,10 +27,10 @@ comm_programs() {
     say "any verb can be launched; lines name their rank" $?
     build/lateen launch --ranks 2 2>"$dir/err"
     [ $? = 2 ] && grep -q 'launch: no verb to start' "$dir/err"
-    say "nothing to launch is refused" $? "$(cat "$dir/err")"
+    say "launch without a command is refused" $? "$(cat "$dir/err")"
     build/lateen launch train recipes/demo.yaml --retries=2 2>"$dir/err"
     [ $? = 2 ] && grep -q -- '^lateen: --retries is an option of launch and must stand before the verb' "$dir/err"
-    say "an option of launch behind train is refused" $? "$(cat "$dir/err")"
+    say "an option of launch after train is refused" $? "$(cat "$dir/err")"
     build/lateen bench comm --ranks 1 --max-bytes 1KiB --rounds 1 2>"$dir/err" | grep -q '^all_reduce'
     say "one rank" $? "$(cat "$dir/err")"
     build/lateen bench comm --min-bytes 1MiB --max-bytes 1KiB 2>"$dir/err"

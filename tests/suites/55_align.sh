@@ -1,4 +1,5 @@
-# How strong a selection may be, against the same sums in Python. Sourced by tests/run.sh.
+# Limits for the strength of a selection, against the same sums in Python. Sourced by
+# tests/run.sh.
 if command -v python3 >/dev/null; then
     beside "align hedge" python3 tests/e2e/align_hedge.py
     beside "reinforcement learning" python3 tests/e2e/reinforce.py build/lateen

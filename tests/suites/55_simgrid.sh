@@ -1,4 +1,5 @@
-# The planner's collective model against SimGrid. Sourced by tests/run.sh; skipped where libsimgrid-dev is missing.
+# The planner's model of collectives against SimGrid. Sourced by tests/run.sh; skipped if
+# libsimgrid-dev is missing.
 if echo '#include <simgrid/engine.h>' | ${CC:-cc} -E -x c - >/dev/null 2>&1; then
     beside "planner against SimGrid" bash -c '
         make -s lib && mkdir -p build/tests/simgrid &&

@@ -1,4 +1,5 @@
-# The documentation: links of all *.md, what they name and print, and the site that `make docs` writes. Sourced by tests/run.sh.
+# The documentation: links of all *.md, the names and outputs in them, and the site that `make
+# docs` writes. Sourced by tests/run.sh.
 if command -v python3 >/dev/null; then
     beside "links of the documentation" bash -c '
         broken=$(mktemp -d) || exit 1

@@ -1,7 +1,10 @@
-# A smoke test of the sanitizers. AddressSanitizer with UndefinedBehaviorSanitizer: a second of every fuzz target, or 2,000 runs if they take less, and the unit tests of
-# what reads foreign input in base, data, platform and serve, all from the same objects, built by clang without optimisation. ThreadSanitizer: Lateen's own threads.
-# Tests that mostly compute are left out, and all else, also the engine of serve, is linked from the release build, without instrumentation. tests/long/sanitizers.sh covers all of them;
-# tests/long/fuzz.sh: a minute of each target, optimised. 05_build.sh has built all of it.
+# A smoke test of the sanitizers. AddressSanitizer with UndefinedBehaviorSanitizer: a second of
+# every fuzz target, or 2,000 runs if they take less, and the unit tests of code that reads
+# foreign input in base, data, platform and serve, all from the same objects, built by clang
+# without optimisation. ThreadSanitizer: Lateen's own threads. Tests that mostly compute are left
+# out, and everything else, including the engine of serve, is linked from the release build,
+# without instrumentation. tests/long/sanitizers.sh covers all of them; tests/long/fuzz.sh: a
+# minute of each target, optimised. 05_build.sh has built all of it.
 . tests/sanitized.sh
 fuzz_rows() {
     local target n=0

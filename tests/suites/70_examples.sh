@@ -1,4 +1,4 @@
-# The smallest program for each public header, on files that are made here.
+# The smallest program for each public header, with files that are written here.
 examples() {
     local dir e=build/examples
     dir=$(mktemp -d) || return 1
