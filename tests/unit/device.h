@@ -1,5 +1,5 @@
-/* device.h: devices for tests that name them by their table of functions. A program of tests opens
- * them from one thread and keeps them to its end. */
+/* device.h: devices for tests that name them by their table of functions. A test program opens
+ * them from one thread and keeps them open until it ends. */
 #ifndef LT_TESTS_UNIT_DEVICE_H
 #define LT_TESTS_UNIT_DEVICE_H
 
@@ -19,19 +19,19 @@ static inline lt_device *gpu_device(void) {
     return gpu;
 }
 
-/* LATEEN_TEST_CORE=1: only the core cases, since an emulated GPU is slow
+/* LATEEN_TEST_CORE=1: run only the core cases, because an emulated GPU is slow
  * (tests/suites/38_emu_programs.sh); tests/long/emu.sh and a real GPU run all. */
 static inline bool core_only(void) {
     return getenv("LATEEN_TEST_CORE") != NULL;
 }
 
-/* Its functions; NULL: there is none. */
+/* Its table of functions; NULL: there is no GPU. */
 static inline const lt_backend *gpu_backend(void) {
     return gpu_device() != NULL ? gpu_device()->backend : NULL;
 }
 
-/* The device behind this table of functions, which may be a test's own: host memory, or the GPU
- * where the table is one of a GPU. The same at every call. NULL: NULL. */
+/* The device for this table of functions, which may be a test's own: the GPU if the table is one
+ * of a GPU, else host memory. It is the same at every call. NULL for NULL. */
 static inline lt_device *device_of(const lt_backend *b) {
     static lt_device devices[16];
     for (size_t i = 0; b != NULL; i++) {

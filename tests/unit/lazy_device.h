@@ -1,11 +1,12 @@
-/* lazy_device.h: a device for tests that does nothing until it is waited for. The CPU's ops are
- * kept with their arguments, transfers and copies with their pointers, and run in order when a sync
- * asks for all of a queue, or a mark for those before it; where a queue waits for another, that one
- * runs first, so far and no further. A real device may be as late, so this finds code that reads a
- * result too early or overwrites the source of a pending transfer. A device may also be early:
- * lazy.hasty makes a transfer at once where nothing is before it in its queue, and runs all other
- * queues to their ends before a mark is reached, which finds work that should have waited for
- * another queue. Graphs are kept likewise. One thread at a time; memory is host memory. */
+/* lazy_device.h: a device for tests that does nothing until it is waited for. Ops of the CPU are
+ * kept with their arguments, transfers and copies with their pointers. They run in order when a
+ * sync waits for a whole queue, or a mark for the work before it; if a queue waits for another,
+ * that one runs first, up to that point and no further. A real device may be as late, so this
+ * finds code that reads a result too early or overwrites the source of a pending transfer. A
+ * device may also be early: lazy.hasty makes a transfer at once if its queue is empty, and runs
+ * all other queues to their ends before a mark is reached. This finds work that should have
+ * waited for another queue. Graphs are kept in the same way. Only one thread at a time may use
+ * it; its memory is host memory. */
 #ifndef TESTS_LAZY_DEVICE_H
 #define TESTS_LAZY_DEVICE_H
 
@@ -24,8 +25,8 @@ struct lazy_work {
     void *dst;
     const void *src;
     size_t bytes, stride_bytes;
-    int64_t n;        /* Pieces; which mark; how much of `before`. */
-    lt_queue *before; /* To be waited for. */
+    int64_t n;        /* Number of pieces; the mark; how much of `before`. */
+    lt_queue *before; /* The queue to wait for. */
     const lt_graph *graph;
     _Alignas(64) unsigned char args[2048];
 };
@@ -34,7 +35,7 @@ struct lt_graph {
     lazy_work *first, *last;
 };
 
-/* Work that was not done yet, in order; how much was ever added, and done. */
+/* Work that is not done yet, in order; how much was ever added, and how much is done. */
 struct lt_queue {
     lt_device *device;
     lt_graph work;
@@ -47,9 +48,9 @@ static struct {
     lt_queue *queues[LAZY_QUEUES];
     lt_graph *recording;
     bool hasty;
-    int64_t n_launched,         /* Graphs. */
-        n_left;                 /* Marks that were reached while work stood behind them. */
-    int64_t fail_in, refuse_in; /* So many waits, transfers later one fails; 0: none. */
+    int64_t n_launched,         /* Launches of graphs. */
+        n_left;                 /* Marks that were reached while later work was queued. */
+    int64_t fail_in, refuse_in; /* After this many waits, or transfers, one fails; 0: none. */
 } lazy;
 
 static lt_err lazy_queue_open(lt_device *d, lt_queue **out) {
@@ -77,8 +78,8 @@ static lt_err lazy_keep(lt_queue *q, const lazy_work *w) {
     return LT_OK;
 }
 
-/* A queue, or one that it waits for, until so much of it was done. Waits lead back in time, and
- * there are few queues. */
+/* Run a queue, or one that it waits for, until this much of it is done. A wait always refers to
+ * earlier work, and there are few queues. */
 static lt_err lazy_run(lt_queue *q, int64_t n) {
     lt_err err = LT_OK;
     LT_ASSERT(lazy.recording == NULL && n <= q->n_added);
@@ -97,7 +98,7 @@ static lt_err lazy_run(lt_queue *q, int64_t n) {
     return err;
 }
 
-/* All there is. */
+/* Run everything that is queued. */
 static void lazy_run_all(void) {
     for (int i = 0; i < LAZY_QUEUES; i++) {
         if (lazy.queues[i] != NULL) {
@@ -106,7 +107,7 @@ static void lazy_run_all(void) {
     }
 }
 
-/* A queue of another backend goes back there: golden.h opens a model on one and runs it on the
+/* A queue of another backend is returned to it: golden.h opens a model on one and runs it on the
  * other. */
 static void lazy_queue_close(lt_queue *q) {
     for (int i = 0; i < LAZY_QUEUES; i++) {
@@ -126,7 +127,7 @@ static lt_err lazy_wait(lt_queue *q, int64_t n) {
     const bool fails = lazy.fail_in == 1;
     lazy.fail_in -= lazy.fail_in > 0;
     LT_TRY(lazy_run(q, n));
-    return fails ? lt_error_set(LT_ERR_IO, "the device fails, as it was told to") : LT_OK;
+    return fails ? lt_error_set(LT_ERR_IO, "the device fails, as the test requested") : LT_OK;
 }
 
 static lt_err lazy_sync(lt_queue *q) {
@@ -149,7 +150,7 @@ static lt_err lazy_reach(lt_queue *q, int64_t i) {
         n++;
         last = w->run == NULL && w->before == NULL && w->n == i ? n : last;
     }
-    if (last < 0) { /* The queue has passed it. */
+    if (last < 0) { /* The queue is past the mark. */
         return LT_OK;
     }
     for (int k = 0; k < LAZY_QUEUES && lazy.hasty; k++) {
@@ -187,7 +188,7 @@ static lt_err lazy_transfer(lt_queue *q, void *dst, const void *src, size_t byte
     LT_ASSERT(lazy.recording == NULL);
     lazy.refuse_in -= lazy.refuse_in > 0;
     if (refuses) {
-        LT_FAIL(LT_ERR_IO, "the device refuses, as it was told to");
+        LT_FAIL(LT_ERR_IO, "the device refuses, as the test requested");
     }
     LT_TRY(lazy_copy(q, dst, src, bytes));
     return lazy.hasty && q->n_added - q->n_done == 1 ? lazy_run(q, q->n_added) : LT_OK;

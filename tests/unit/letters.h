@@ -1,6 +1,6 @@
 /* letters.h: for tests, a tokenizer whose ids are the letters of a string: id i is letters[i].
- * With `begins`, two more are special: <s>, which begins texts, and <x>. Include it after
- * cmocka.h. */
+ * With `begins` there are two more special tokens: <s>, which begins texts, and <x>. Include it
+ * after cmocka.h. */
 #ifndef TESTS_LETTERS_H
 #define TESTS_LETTERS_H
 

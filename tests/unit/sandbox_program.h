@@ -1,4 +1,5 @@
-/* sandbox_program.h: a test program in the place of lateen, which lt_sandbox_jobs_ask starts as
+/* sandbox_program.h: lets a test program take the place of lateen, which lt_sandbox_jobs_ask
+ * starts as
  *
  *     PROGRAM sandbox --jobs FILE --kind KIND --parallel N
  */

@@ -12,8 +12,8 @@
 typedef struct {
     lt_safetensors file;
     lt_model *model;
-    const int32_t *tokens, *ends; /* (2, seq); (2) the last token that is not padding */
-    const double *values;         /* (2) */
+    const int32_t *tokens, *ends; /* (2, seq); (2): the last token that is not padding. */
+    const double *values;         /* (2). */
     int64_t seq;
 } score_golden;
 

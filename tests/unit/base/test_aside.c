@@ -1,5 +1,5 @@
-/* Files and folders that have another name until they are whole: published, given up, cut off by a
- * signal. */
+/* Files and folders that have a temporary name until they are complete: published, given up,
+ * interrupted by a signal. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -54,7 +54,7 @@ static void files(void **state) {
     assert_int_equal(lt_file_read(&text, &bytes, at("file"), 100), LT_OK);
     assert_string_equal(text, "whole");
     free(text);
-    assert_int_equal(lt_aside_open(&a, at("file")), LT_OK); /* The old one stays. */
+    assert_int_equal(lt_aside_open(&a, at("file")), LT_OK); /* The old file stays. */
     lt_aside_close(&a);
     assert_true(lt_file_exists(at("file")) && n_names() == 1);
     assert_int_equal(unlink(at("file")), 0);
@@ -72,7 +72,7 @@ static void folders(void **state) {
     put(a.path, "weights");
     assert_int_equal(lt_aside_open_folder(&b, at("over/model")), LT_ERR_ARG);
     assert_non_null(strstr(lt_error_message(), "over/model.tmp exists already"));
-    lt_aside_close(&b); /* Nobody's folder: it stays. */
+    lt_aside_close(&b); /* The folder belongs to no one, so it stays. */
     assert_int_equal(lt_aside_publish(&a), LT_OK);
     lt_aside_close(&a);
     assert_true(lt_file_exists(at("over/model/weights")) && !lt_file_exists(at("over/model.tmp")));
@@ -83,8 +83,8 @@ static void folders(void **state) {
     assert_int_equal(n_names(), 0);
 }
 
-/* More than fit into the handler's buffer of names. */
-static void cut_off(void **state) {
+/* More names than fit into the buffer of the handler. */
+static void a_signal_removes_unfinished_files(void **state) {
     int status;
     (void)state;
     const pid_t child = fork();
@@ -106,8 +106,9 @@ static void cut_off(void **state) {
     assert_int_equal(n_names(), 0);
 }
 
-/* Behind the last one a signal ends the process as ever; one that is ignored stays so. */
-static void handlers(void **state) {
+/* After the last one is closed, a signal ends the process as before; an ignored signal stays
+ * ignored. */
+static void handlers_are_restored(void **state) {
     struct sigaction now;
     lt_aside a, b;
     (void)state;
@@ -126,7 +127,8 @@ static void handlers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(files), cmocka_unit_test(folders),
-                                       cmocka_unit_test(cut_off), cmocka_unit_test(handlers)};
+                                       cmocka_unit_test(a_signal_removes_unfinished_files),
+                                       cmocka_unit_test(handlers_are_restored)};
     int failed;
     if (mkdtemp(folder) == NULL) {
         return 1;

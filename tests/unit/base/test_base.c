@@ -64,7 +64,7 @@ static void philox_matches_known_answers(void **state) {
     assert_int_equal(out[3], 0x24126ea1);
 }
 
-static void permutation_is_one(void **state) {
+static void a_permutation_has_each_number_once(void **state) {
     (void)state;
     for (uint64_t n = 1; n < 300; n = n * 2 + 1) {
         unsigned char seen[512] = {0};
@@ -76,7 +76,7 @@ static void permutation_is_one(void **state) {
     }
 }
 
-static void normal_has_its_moments(void **state) {
+static void normal_numbers_have_mean_and_deviation(void **state) {
     lt_rng r = {.seed = 1, .stream = 2};
     double sum = 0, squares = 0;
     const int n = 100000;
@@ -98,7 +98,7 @@ static void files_are_whole(void **state) {
     (void)state;
     assert_non_null(mkdtemp(folder));
     assert_int_equal(lt_path_join(path, folder, "a/b"), LT_OK);
-    const mode_t masked = umask(0); /* All of the mode counts. */
+    const mode_t masked = umask(0); /* So that all bits of the mode apply. */
     assert_int_equal(lt_file_make_dirs(path), LT_OK);
     umask(masked);
     assert_int_equal(stat(path, &st), 0);
@@ -132,7 +132,7 @@ static void files_are_whole(void **state) {
     assert_non_null(strstr(lt_error_message(), path));
 }
 
-/* Sizes around those of buffers; files without a size; nothing where there is nothing. */
+/* Sizes near those of buffers; files without a size; an empty file. */
 static void files_of_any_size(void **state) {
     static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 70000};
     char folder[] = "/tmp/lateen-test-XXXXXX", path[LT_PATH_BYTES], copy[LT_PATH_BYTES],
@@ -159,12 +159,12 @@ static void files_of_any_size(void **state) {
         assert_int_equal(map.size_bytes, sizes[i]);
         assert_memory_equal(map.data, data, sizes[i]);
         lt_file_map_forget(&map);
-        assert_memory_equal(map.data, data, sizes[i]); /* Read again. */
+        assert_memory_equal(map.data, data, sizes[i]); /* Read a second time. */
         lt_file_map_close(&map);
         assert_true(map.data == NULL && map.size_bytes == 0);
     }
     assert_int_equal(lt_file_copy(path, copy, 69999), LT_ERR_LIMIT);
-    int ends[2]; /* A pipe has no size and comes in pieces. */
+    int ends[2]; /* A pipe has no size and delivers pieces. */
     assert_int_equal(pipe(ends), 0);
     assert_int_equal(write(ends[1], data, 30000), 30000);
     snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
@@ -186,7 +186,7 @@ static void files_of_any_size(void **state) {
     free(data);
 }
 
-/* A write that fails leaves neither the file nor a part of it; one that was there stays. */
+/* A write that fails leaves neither the file nor a part of it; an existing file stays. */
 static void failed_writes(void **state) {
     char folder[] = "/tmp/lateen-test-XXXXXX", path[LT_PATH_BYTES], aside[LT_PATH_BYTES], *text;
     char longest[LT_PATH_BYTES + 8];
@@ -196,7 +196,7 @@ static void failed_writes(void **state) {
     assert_int_equal(lt_path_join(path, folder, "none/x"), LT_OK);
     assert_int_equal(lt_file_write_atomic(path, "a", 1), LT_ERR_IO);
     assert_int_equal(lt_path_join(path, folder, "x"), LT_OK);
-    assert_int_equal(lt_file_make_dirs(path), LT_OK); /* Now a folder stands in its place. */
+    assert_int_equal(lt_file_make_dirs(path), LT_OK); /* Now a folder has that name. */
     assert_int_equal(lt_file_write_atomic(path, "a", 1), LT_ERR_IO);
     assert_non_null(strstr(lt_error_message(), "is a folder"));
     assert_int_equal(lt_path_join(aside, folder, "x.tmp"), LT_OK);
@@ -208,14 +208,15 @@ static void failed_writes(void **state) {
     assert_int_equal(lt_path_join(path, folder, "y"), LT_OK);
     assert_int_equal(lt_file_write_atomic(path, "old", 3), LT_OK);
     assert_int_equal(lt_path_join(aside, folder, "y.tmp"), LT_OK);
-    assert_int_equal(lt_file_make_dirs(aside), LT_OK); /* In the way of the next writing. */
+    assert_int_equal(lt_file_make_dirs(aside), LT_OK); /* In the way of the next write. */
     assert_int_equal(lt_file_write_atomic(path, "new", 3), LT_ERR_IO);
     assert_int_equal(lt_file_read(&text, NULL, path, 3), LT_OK);
     assert_string_equal(text, "old");
     free(text);
     memset(longest, 'x', sizeof longest);
     longest[LT_PATH_BYTES - 4] = '\0';
-    assert_int_equal(lt_file_write_atomic(longest, "a", 1), LT_ERR_LIMIT); /* No room for .tmp. */
+    /* There is no room for .tmp. */
+    assert_int_equal(lt_file_write_atomic(longest, "a", 1), LT_ERR_LIMIT);
     assert_int_equal(lt_file_remove_tree(folder), LT_OK);
 }
 
@@ -275,8 +276,8 @@ int main(void) {
         cmocka_unit_test(error_names_the_object),
         cmocka_unit_test(arena_measures_what_it_places),
         cmocka_unit_test(philox_matches_known_answers),
-        cmocka_unit_test(permutation_is_one),
-        cmocka_unit_test(normal_has_its_moments),
+        cmocka_unit_test(a_permutation_has_each_number_once),
+        cmocka_unit_test(normal_numbers_have_mean_and_deviation),
         cmocka_unit_test(files_are_whole),
         cmocka_unit_test(files_of_any_size),
         cmocka_unit_test(failed_writes),

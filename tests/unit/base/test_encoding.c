@@ -74,7 +74,7 @@ static void percent(void **state) {
             assert_string_equal(own, want);
         }
     }
-    char out[8]; /* Digits behind the end do not count. */
+    char out[8]; /* Digits after the end do not count. */
     assert_int_equal(lt_percent_decode(out, sizeof out, "%41", 2, false), LT_PERCENT_LITERAL);
     assert_string_equal(out, "%4");
 }

@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/log.h"
 
-/* The lines at which the functions below fail and pass a failure on. */
+/* The lines on which the functions below fail or pass a failure on. */
 static int fail_line, try_line, done_line, prefix_line;
 
 static lt_err origin(int number) {
@@ -59,9 +59,9 @@ static void every_level(void **state) {
              "  at %s:%d in by_prefix\n",
              __FILE__, fail_line, __FILE__, try_line, __FILE__, done_line, __FILE__, prefix_line);
     assert_string_equal(lt_error_trace_text(trace), expected);
-    assert_int_equal(fine(), LT_OK); /* Success notes nothing. */
+    assert_int_equal(fine(), LT_OK); /* Success records nothing. */
     assert_string_equal(lt_error_trace_text(trace), expected);
-    assert_int_equal(origin(8), LT_ERR_IO); /* The next failure starts anew. */
+    assert_int_equal(origin(8), LT_ERR_IO); /* The next failure starts a new trace. */
     snprintf(expected, sizeof expected, "  at %s:%d in origin\n", __FILE__, fail_line);
     assert_string_equal(lt_error_trace_text(trace), expected);
 }
@@ -92,7 +92,8 @@ static void bounded(void **state) {
         assert_int_equal(count(trace, "  at "),
                          levels < LT_ERROR_LEVELS ? levels : LT_ERROR_LEVELS);
         assert_non_null(strstr(trace, " in origin\n")); /* The origin stays, */
-        if (levels > 1) {                               /* and so does the newest, last. */
+        /* and so does the newest level, which is last. */
+        if (levels > 1) {
             snprintf(last, sizeof last, "  at deep.c:%d in deep\n", levels - 1);
             last_at = strstr(trace, last);
             assert_non_null(last_at);
@@ -107,7 +108,8 @@ static lt_err no_room_for(const char *what) {
     LT_FAIL(LT_ERR_OOM, "%s", what);
 }
 
-/* Code that finds no memory names what the memory was for; the message says that it was missing. */
+/* Code that finds no memory names what the memory was for; the message adds that there was
+ * none. */
 static void out_of_memory(void **state) {
     static char names[2 * LT_ERROR_MESSAGE_BYTES];
     (void)state;
@@ -164,7 +166,7 @@ static void another_thread(void **state) {
     assert_non_null(strstr(strstr(trace, " in by_try\n"), " in raise_here\n"));
 }
 
-/* What `fn` leaves in a log's file and says on stderr, in a process of its own. */
+/* Run `fn` in a process of its own, and collect what it writes to a log file and to stderr. */
 static void run_apart(void (*fn)(void), char *said, size_t bytes) {
     int to[2];
     pid_t child;
@@ -191,7 +193,7 @@ static void *trace_of_nothing(void *out) {
     return (void *)lt_error_trace_text(out);
 }
 
-/* A thread that has met no error has an empty trace. */
+/* A thread without an error has an empty trace. */
 static void nothing_has_failed(void **state) {
     char trace[LT_ERROR_TRACE_BYTES] = "before";
     pthread_t thread;
@@ -218,7 +220,7 @@ static void log_verbose(void) {
     lt_log_trace();
 }
 
-static void where_it_is_printed(void **state) {
+static void verbose_prints_the_trace(void **state) {
     char said[8192];
     (void)state;
     run_apart(fail_assertion, said, sizeof said);
@@ -231,7 +233,7 @@ static void where_it_is_printed(void **state) {
     assert_int_equal(count(said, "  at "), 2);
 }
 
-static void in_the_file(void **state) {
+static void the_log_file_has_the_trace(void **state) {
     char path[] = "/tmp/lateen-trace-XXXXXX", text[4096];
     const int fd = mkstemp(path);
     ssize_t n;
@@ -252,10 +254,13 @@ static void in_the_file(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_level),    cmocka_unit_test(bounded),
-        cmocka_unit_test(out_of_memory),  cmocka_unit_test(long_names),
-        cmocka_unit_test(another_thread), cmocka_unit_test(where_it_is_printed),
-        cmocka_unit_test(in_the_file),    cmocka_unit_test(nothing_has_failed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_level),
+                                       cmocka_unit_test(bounded),
+                                       cmocka_unit_test(out_of_memory),
+                                       cmocka_unit_test(long_names),
+                                       cmocka_unit_test(another_thread),
+                                       cmocka_unit_test(verbose_prints_the_trace),
+                                       cmocka_unit_test(the_log_file_has_the_trace),
+                                       cmocka_unit_test(nothing_has_failed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

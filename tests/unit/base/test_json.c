@@ -63,7 +63,7 @@ static void members(void **state) {
     json_decref(o);
 }
 
-/* Missing and null: an error where the member is needed, else what was there stays. */
+/* Missing and null members: an error if the member is required, else the old value stays. */
 static void absent(void **state) {
     static const char *const keys[] = {"n", "none"};
     json_t *o = parse("{\"n\": null}");
@@ -92,8 +92,8 @@ static double number(json_t *list, size_t i) {
     return json_number_value(json_array_get(list, i));
 }
 
-/* Whole numbers of 19 digits and more become floats where 64 bits do not hold one; the text of
- * strings stays, and so do numbers that were no whole ones. */
+/* Whole numbers of 19 digits and more become floats if 64 bits cannot hold them; the text of
+ * strings stays unchanged, and so do numbers that were not whole. */
 static void beyond_64_bits(void **state) {
     json_t *a = parse("[12345678901234567890123, 1, 9223372036854775808, -9223372036854775809, "
                       "9223372036854775807, 0.1234567890123456789012, 1e3, "
@@ -154,7 +154,8 @@ static void keeps_digits(void **state) {
                         "\"18446744073709551615\":0}");
     free(again);
     json_decref(root);
-    /* What only looks like a kept integer stays a string: few digits, more behind them, a key. */
+    /* What only looks like a kept integer stays a string: few digits, more text after the digits,
+     * a key. */
     root = json_pack("{s:s, s:s, s:i}", "a", LT_JSON_LONG "12", "b",
                      LT_JSON_LONG "18446744073709551615x", LT_JSON_LONG "18446744073709551615", 1);
     again = lt_json_dumps_exact(root, JSON_COMPACT | JSON_PRESERVE_ORDER);
@@ -165,7 +166,7 @@ static void keeps_digits(void **state) {
     json_decref(root);
 }
 
-/* A number that ends the text, and digits behind the text. */
+/* A number that ends the text, and digits after the end of the text. */
 static void ends_where_the_text_ends(void **state) {
     static const char text[] = "1234567890123456789012345";
     json_t *root = lt_json_loadb(text, 20, JSON_DECODE_ANY, NULL);

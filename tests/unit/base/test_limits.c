@@ -98,8 +98,8 @@ static void version_2_with_max_everywhere(void **state) {
     expect(files, 8192 * MIB, 6144 * MIB, 16, "MemAvailable");
 }
 
-/* The pod's limit is less than its container's, which is none; the cache that can be dropped does
- * not count as used, mapped files do: 1024 - (700 - (300 + 200 - 50 + 10)) = 784. */
+/* The pod's limit is the smaller one, since its container has none; cache that can be dropped
+ * does not count as used, mapped files do: 1024 - (700 - (300 + 200 - 50 + 10)) = 784. */
 static void version_2_nested(void **state) {
     const tree_file files[] = {
         MACHINE,
@@ -123,8 +123,8 @@ static void version_2_nested(void **state) {
     expect(files, 1024 * MIB, 784 * MIB, 3, "memory.max of /sys/fs/cgroup/kubepods.slice/pod1.sl");
 }
 
-/* memory.high throttles before memory.max kills: the less of both. A quota below one core is one
- * thread; a cpuset counts its list. */
+/* memory.high throttles before memory.max kills: the smaller of both counts. A quota below one
+ * core is one thread; a cpuset counts the cores in its list. */
 static void version_2_high_and_cpuset(void **state) {
     const tree_file files[] = {MACHINE,
                                V2_MOUNT,
@@ -144,7 +144,7 @@ static void version_2_high_and_cpuset(void **state) {
     expect(slow, 512 * MIB, 412 * MIB, 1, "memory.high of /sys/fs/cgroup/a");
 }
 
-/* A container with a namespace of its own: it sees itself as the root, and the mount's root as
+/* A container with a cgroup namespace of its own sees itself as the root, and the mount's root as
  * "/". */
 static void version_2_namespace(void **state) {
     const tree_file files[] = {MACHINE,
@@ -154,7 +154,7 @@ static void version_2_namespace(void **state) {
                                {"sys/fs/cgroup/memory.current", "67108864\n"},
                                {"sys/fs/cgroup/cpu.max", "200000 100000\n"},
                                {NULL, NULL}};
-    /* A process that was moved out of its namespace's root. */
+    /* A process that was moved out of the root of its namespace. */
     const tree_file above[] = {MACHINE,
                                V2_MOUNT,
                                {"proc/self/cgroup", "0::/../other\n"},
@@ -178,8 +178,8 @@ static void version_2_namespace(void **state) {
             "1:cpu,cpuacct:/docker/abc\n0::/system.slice\n"                                        \
     }
 
-/* Version 1 on the machine itself: the group's own limit, and its parent's. 512 - (200 - (100 -
- * 20)) = 392. */
+/* Version 1 on the machine itself: the group's own limit, and that of its parent. 512 - (200 -
+ * (100 - 20)) = 392. */
 static void version_1_on_the_machine(void **state) {
     const tree_file files[] = {
         MACHINE,
@@ -202,8 +202,8 @@ static void version_1_on_the_machine(void **state) {
            "memory.limit_in_bytes of /sys/fs/cgroup/memory one/doc");
 }
 
-/* Docker without a namespace of groups: the mount shows the container's group at its own root, and
- * no parent; memory.stat tells of a parent's limit. */
+/* Docker without a cgroup namespace: the mount shows the container's group at its own root, and
+ * no parent; memory.stat reports the limit of a parent. */
 static void version_1_in_a_container(void **state) {
     const tree_file files[] = {
         MACHINE,
@@ -218,7 +218,8 @@ static void version_1_in_a_container(void **state) {
            "hierarchical_memory_limit of /sys/fs/cgroup/memory one");
 }
 
-/* More is used than the limit says (it was lowered): nothing is left, and nothing wraps. */
+/* More is used than the limit allows (it was lowered): nothing is left, and the difference does
+ * not wrap. */
 static void used_beyond_the_limit(void **state) {
     const tree_file files[] = {MACHINE,
                                V2_MOUNT,
@@ -249,7 +250,7 @@ static void limits_of_the_process(void **state) {
     expect(pinned, 8192 * MIB, 6144 * MIB, 3, "MemAvailable");
 }
 
-/* This very process: the figures are of the right size, and follow a limit that is set. */
+/* This process: the figures have the right magnitude, and follow a limit that is set. */
 static void this_process(void **state) {
     struct rlimit was, less;
     const uint64_t space = lt_limits_virtual_bytes();
@@ -260,7 +261,7 @@ static void this_process(void **state) {
     assert_in_range(lt_limits_resident_bytes(), MIB / 2, space);
     assert_int_equal(getrlimit(RLIMIT_AS, &was), 0);
     if (was.rlim_cur != RLIM_INFINITY) {
-        return; /* Under a sanitizer, say. */
+        return; /* Under a sanitizer, for instance. */
     }
     less = (struct rlimit){space + 64 * MIB, was.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_AS, &less), 0);

@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-/* What fn says on stderr in a process of its own, which is told of LATEEN_LOG at its first
+/* What fn writes to stderr in a process of its own, which reads LATEEN_LOG at its first
  * message. */
 static char *said_by(void (*fn)(void), const char *level) {
     static char text[4096];
@@ -115,7 +115,7 @@ static void say_as_json(void) {
     lt_log_info("within");
 }
 
-/* A message before the first step names no step. */
+/* A message before the first step has no step. */
 static void json_lines(void **state) {
     char *text = said_by(say_as_json, NULL), *second = strchr(text, '\n');
     (void)state;
@@ -150,8 +150,8 @@ static void leaves_in_file(void (*fn)(void), const char *words) {
     unlink(path);
 }
 
-/* A process that ends without closing its log has written its messages and traces. */
-static void nothing_is_kept_back(void **state) {
+/* A process that ends without closing its log has already written its messages and traces. */
+static void messages_are_written_at_once(void **state) {
     (void)state;
     leaves_in_file(trace_to_file, " in trace_to_file");
     leaves_in_file(note_to_file, "last words");
@@ -160,10 +160,10 @@ static void nothing_is_kept_back(void **state) {
 static void show_three(void) {
     lt_progress p = {.plain_every_s = 1000.0}, never = {.plain_every_s = 0.0};
     lt_progress_show(&p, "step %d", 1);
-    lt_progress_show(&p, "step 2"); /* Too soon. */
+    lt_progress_show(&p, "step 2"); /* Too early to be shown. */
     lt_progress_show(&never, "never");
     lt_progress_end(&p);
-    lt_progress_show(&p, "step 3"); /* Another run of it. */
+    lt_progress_show(&p, "step 3"); /* The same step in another run. */
     lt_log_info("behind");
 }
 
@@ -240,6 +240,6 @@ int main(void) {
         cmocka_unit_test(levels),     cmocka_unit_test(a_file),
         cmocka_unit_test(progress),   cmocka_unit_test(durations),
         cmocka_unit_test(spans),      cmocka_unit_test(threads),
-        cmocka_unit_test(json_lines), cmocka_unit_test(nothing_is_kept_back)};
+        cmocka_unit_test(json_lines), cmocka_unit_test(messages_are_written_at_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,7 +62,7 @@ typedef struct {
 static const lt_option text_rows[] = {TEXT_OPTIONS(LT_OPTION_ROW)};
 static const lt_option_table text_table = LT_OPTION_TABLE("text", text_rows);
 
-/* A text of the command line may be of any length. */
+/* A text on the command line may have any length. */
 static void texts(void **state) {
     static char word[3000], joined[sizeof word + 9];
     char *argv[] = {"text", "--prompt", word}, *one[] = {"text", joined};
@@ -116,7 +116,7 @@ static void nearest_names(void **state) {
                  {"nn", "n"},
                  {"model.wi", "model.width"},
                  {"model.w", NULL},
-                 {"optim.xy", NULL}, /* It shares only the group. */
+                 {"optim.xy", NULL}, /* Only the group is the same. */
                  {"optim.rl", "optim.lr"},
                  {"optimm.lr", "optim.lr"},
                  {"lr", "optim.lr"},
@@ -158,10 +158,11 @@ static void dump_reads_back(void **state) {
     unlink(path);
 }
 
-/* A recipe's values have kinds; the texts of lists of one would be taken for their element. */
+/* Values in a recipe have kinds; the text of a list with one element would look like that
+ * element. */
 static void kinds_are_checked(void **state) {
     static const struct {
-        const char *yaml, *says; /* NULL: it is taken. */
+        const char *yaml, *says; /* NULL: it is accepted. */
     } cases[] = {
         {"optim: {lr: [1]}", ": optim.lr is a list; it takes one value"},
         {"optim: {lr: [1, 2]}", ": optim.lr is a list; it takes one value"},
@@ -214,7 +215,7 @@ static void kinds_are_checked(void **state) {
                        cases[i].says != NULL ? cases[i].says : "");
         if ((err == LT_OK) != (cases[i].says == NULL) ||
             (err != LT_OK && strncmp(lt_error_message(), whole, strlen(whole)) != 0)) {
-            fail_msg("%s: %s", cases[i].yaml, err != LT_OK ? lt_error_message() : "taken");
+            fail_msg("%s: %s", cases[i].yaml, err != LT_OK ? lt_error_message() : "accepted");
         }
     }
     assert_int_equal(unlink(path), 0);
@@ -313,7 +314,7 @@ static const lt_option bare_rows[] = {
         LT_OPTION_ROW(I64, n, "n", "1", 0, 9, "", "")};
 static const lt_option_table bare_table = LT_OPTION_TABLE("bare", bare_rows);
 
-/* A flag that may stand alone then means its default, whatever a recipe has said. */
+/* A flag that may have no value then means its default, whatever a recipe says. */
 static void flags_without_value(void **state) {
     static char *forms[][5] = {{"x", "--from", "--n", "3", NULL},
                                {"x", "--n", "3", "--from", NULL},
@@ -358,7 +359,7 @@ static void flags_that_are_refused(void **state) {
             fail_msg("%s, not %s", lt_error_message(), says[i]);
         }
     }
-    long_flag[2 + 127] = '\0'; /* The longest name that fits is looked for. */
+    long_flag[2 + 127] = '\0'; /* The longest name that fits is still looked up. */
     assert_int_equal(parse(&d, forms[6], &n, positional, &help), LT_ERR_ARG);
     assert_non_null(strstr(lt_error_message(), "unknown option 'xxx"));
 }
@@ -384,7 +385,8 @@ static void numbers(void **state) {
         assert_int_equal(d.resume, i % 2);
     }
     assert_int_equal(lt_options_set(&table, &d, "resume", "maybe", "t"), LT_ERR_ARG);
-    assert_int_equal(lt_options_set(&table, &d, "steps", "1", "t"), LT_OK); /* Bounds belong. */
+    /* The bounds themselves are allowed. */
+    assert_int_equal(lt_options_set(&table, &d, "steps", "1", "t"), LT_OK);
     assert_int_equal(lt_options_set(&table, &d, "steps", "1e15", "t"), LT_OK);
     assert_int_equal(lt_options_set(&table, &d, "steps", "1000000000000001", "t"), LT_ERR_ARG);
     assert_string_equal(lt_error_message(),
@@ -408,8 +410,8 @@ static void numbers(void **state) {
     assert_int_equal(lt_options_set(&table, &d, "data.train", "", "t"), LT_OK);
 }
 
-/* Known distances (Damerau, optimal string alignment): the nearest wins, of ties the first, and
- * beyond three edits, or one for each three characters, nobody. */
+/* Known distances (Damerau, optimal string alignment): the nearest name wins, the first one of
+ * ties; beyond three edits, or one for each three characters, there is none. */
 static void distances(void **state) {
     static const char *const names[] = {"kitten", "sitting", "flaw", "lawn", "abcd", "abce"};
     (void)state;

@@ -25,11 +25,11 @@ static void test_answers(void **state) {
     assert_int_equal(lt_peer_ask(&p, "2 3", &x), LT_OK);
     assert_true(x == 45.0);
     lt_peer_close(&p);
-    lt_peer_close(&p); /* Of zeros: nothing to do. */
+    lt_peer_close(&p); /* No-op on a zeroed peer. */
 }
 
-/* Of its pipes the peer holds only the ends that it uses, each as its standard input or output and
- * as the descriptor that this was made from. */
+/* The peer holds only the ends of the pipes that it uses, each as its standard input or output
+ * and as the original descriptor. */
 static void test_ends_of_pipes(void **state) {
     static const char command[] =
         "count() { n=0; for f in /proc/$$/fd/*; do [ \"$(readlink $f)\" = \"$1\" ] && "
@@ -52,7 +52,7 @@ static void test_nothing_to_measure(void **state) {
     assert_int_equal(lt_peer_open(&p, "echo ready; while read a; do echo $a; done", none), LT_OK);
     assert_int_equal(lt_peer_ask(&p, "-", &x), LT_OK);
     assert_true(x == 0.0);
-    assert_int_equal(lt_peer_ask(&p, "3", &x), LT_OK); /* It goes on. */
+    assert_int_equal(lt_peer_ask(&p, "3", &x), LT_OK); /* It keeps answering. */
     assert_true(x == 3.0);
     lt_peer_close(&p);
 }

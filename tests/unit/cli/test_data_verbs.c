@@ -16,7 +16,7 @@ static void put(const char *name, const char *text) {
     assert_int_equal(lt_file_write_atomic(path, text, strlen(text)), LT_OK);
 }
 
-/* The arguments, in which @ stands for the folder. */
+/* Split the arguments; @ stands for the folder. */
 static const char *words(const char *text) {
     static char out[2048];
     size_t n = 0;
@@ -52,7 +52,7 @@ static void refuses(int (*verb)(int, char **), const char *text, const char *inp
 
 /* ---- tokenize ---- */
 
-/* Pieces a, b, ab, a line's end, U+FFFD and quotes; the one merge joins a and b. */
+/* Pieces a, b, ab, a line break, U+FFFD and quotes; the only merge joins a and b. */
 static const char tokenizer[] =
     "{\"version\": \"1.0\", \"added_tokens\": [{\"id\": 7, \"content\": \"<s>\", \"special\": "
     "true, \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false}], "
@@ -79,8 +79,8 @@ static void text_becomes_ids(void **state) {
             "", LT_EXIT_FAILED, "", "--text: invalid UTF-8: 2 parts, the first at byte 2 (0xff)");
 }
 
-/* A byte-order mark only before the first line; blank lines and the end of the last line do not
- * count; numbers of lines do. */
+/* A byte-order mark counts only before the first line; blank lines and a missing final line break
+ * change nothing, except for line numbers. */
 static void lines_become_ids(void **state) {
     (void)state;
     prints(lt_verb_tokenize, TOKENIZE "--jsonl",
@@ -90,7 +90,7 @@ static void lines_become_ids(void **state) {
     prints(lt_verb_tokenize, TOKENIZE "--jsonl", "", "");
     prints(lt_verb_tokenize, TOKENIZE "--jsonl", "{\"text\": \"a\\ud800b\"}\n",
            "{\"ids\": [0, 4, 1]}\n");
-    /* What came before a line that is wrong is written. */
+    /* The lines before a bad line are written. */
     refuses(lt_verb_tokenize, TOKENIZE "--jsonl", "{\"text\": \"ab\"}\n\n{\"texts\": \"b\"}\n",
             LT_EXIT_FAILED, "{\"ids\": [2]}\n", "line 3: standard input: an object without");
     refuses(lt_verb_tokenize, TOKENIZE "--jsonl --invalid-utf8 fail",
@@ -128,7 +128,8 @@ static void ids_become_text(void **state) {
             "not a list of ids");
 }
 
-/* A line of several of the reader's buffers, of 1 MiB each: all its ids, once. */
+/* A line that is longer than several of the reader's buffers, of 1 MiB each: all of its ids
+ * appear, once. */
 static void long_lines_are_read(void **state) {
     enum { IDS = 1300000 };
     char *line = malloc(2 * IDS + 2), *text = malloc(IDS + 3);
@@ -152,7 +153,7 @@ static void long_lines_are_read(void **state) {
     free(text);
 }
 
-/* The file's "truncation" applies to texts and lines, as wherever its own package encodes. */
+/* The file's "truncation" applies to texts and lines, as in its own package. */
 static void texts_are_cut_as_the_file_says(void **state) {
     char *cut = strdup(tokenizer), *at, *whole;
     static const char truncation[] = "\"truncation\": {\"direction\": \"Right\", \"max_length\": "
@@ -192,8 +193,8 @@ static void modes_exclude_each_other(void **state) {
 
 /* ---- tokenizer train ---- */
 
-/* Of the words "ab", " ab" and " ab" the pair (a, b) occurs three times, then (space, ab) twice;
- * special tokens have the first ids, and then come 256 bytes. */
+/* In the words "ab", " ab" and " ab" the pair (a, b) occurs three times, then (space, ab) twice;
+ * special tokens have the first ids, and 256 bytes follow. */
 static void merges_are_counted(void **state) {
     json_t *root = NULL;
     const json_t *model, *merges, *vocab;
@@ -240,8 +241,8 @@ static void merges_are_counted(void **state) {
 /* pass@k of n answers of which c are right is 1 - C(n - c, k) / C(n, k) (Chen et al. 2021,
  * arXiv:2107.03374); maj@k is the probability that the most frequent answer of k is right. Of 4
  * answers with 1 right: pass@1 1/4, pass@2 1/2. Of 2 with 2 right, and of 1 with none. A text
- * without an answer has no vote, and equal votes share: of the 6 pairs of "5 4 4 none", 5 wins one
- * and shares two. A problem with fewer than k answers does not count for k. */
+ * without an answer has no vote, and equal votes are shared: of the 6 pairs of "5 4 4 none", 5
+ * wins one and shares two. A problem with fewer than k answers does not count for k. */
 static void answers_are_counted(void **state) {
     json_t *root;
     const json_t *row;
@@ -266,7 +267,7 @@ static void answers_are_counted(void **state) {
     near_at(row, "pass@2", (0.5 + 1) / 2);
     near_at(row, "maj@2", ((1 + 2 * 0.5) / 6 + 1) / 2);
     near_at(row, "pass@4", 1);
-    near_at(row, "maj@4", 0); /* 4 twice, 5 once. */
+    near_at(row, "maj@4", 0); /* 4 occurs twice, 5 once. */
     row = json_object_get(root, "sum");
     near_at(row, "problems", 2);
     near_at(row, "pass@1", (0.25 + 1) / 2);
@@ -278,7 +279,7 @@ static void answers_are_counted(void **state) {
     near_at(row, "answers", 5);
     near_at(json_object_get(root, "level 10"), "right", 1);
     json_decref(root);
-    /* As a table: all, kinds as they come, levels as numbers. */
+    /* As a table: first all, then kinds in order of appearance, then levels as numbers. */
     prints(lt_verb_data, "data check @/answers.jsonl --k 2", "",
            "              problems   answers    found    right  pass@2    maj@2  \n"
            "all                  3         7   85.71%   42.86%   75.00%   66.67%\n"
@@ -302,7 +303,7 @@ static void verdicts_are_written(void **state) {
     assert_string_equal(text, "{\"answer\":\"5\",\"checker\":\"number\",\"completions\":[\"4\","
                               "\"5\"],\"right\":[false,true]}\n");
     free(text);
-    /* Marks: only the last number of a line without one. */
+    /* Without marks, only the last number of a line counts. */
     run_input = "{\"answer\": \"5\", \"checker\": \"number\", \"completions\": [\"4\", \"5\"]}\n";
     json_t *root = run_json(lt_verb_data, "data check - --json");
     near_at(json_object_get(root, "all"), "found", 0);
@@ -336,7 +337,7 @@ static void verdicts_are_written(void **state) {
             "answers.jsonl");
 }
 
-/* Problems first to first + count of a seed are the same, however they are asked for. */
+/* Problems first to first + count of a seed are the same, whatever range is requested. */
 static void problems_are_made_in_ranges(void **state) {
     ran whole, part;
     (void)state;

@@ -17,9 +17,10 @@ static json_t *schedule_of(const char *options) {
 }
 
 /* With F, B and W of all micro-batches and no messages, a step of m micro-batches over p ranks
- * takes (m + p - 1) (F + B + W) by GPipe (Huang et al. 2019) and by 1F1B (Narayanan et al. 2021),
- * so that (p - 1) / (m + p - 1) of it is idle; interleaved with v chunks, m (F + B + W) +
- * (p - 1) (F + B + W) / v. GPipe holds m micro-batches and the first rank of 1F1B p. */
+ * takes (m + p - 1) (F + B + W) with GPipe (Huang et al. 2019) and with 1F1B (Narayanan et al.
+ * 2021), so that (p - 1) / (m + p - 1) of it is idle; interleaved with v chunks it takes m (F + B
+ * + W) + (p - 1) (F + B + W) / v. GPipe holds m micro-batches, and the first rank of 1F1B holds
+ * p. */
 static void schedules_take_their_closed_forms(void **state) {
     static const struct {
         const char *kind;
@@ -56,9 +57,9 @@ static void schedules_take_their_closed_forms(void **state) {
     }
 }
 
-/* On one rank everything is in turn: the head costs its time forward and twice that backward,
- * whether or not gradients of weights are computed apart. A message of time s is waited for once on
- * the way to each rank and once on the way back. */
+/* On one rank everything runs in turn: the head costs its time forward and twice that backward,
+ * whether or not gradients of weights are computed separately. A message of time s is waited for
+ * once on the way to each rank and once on the way back. */
 static void heads_and_messages_count(void **state) {
     json_t *root = schedule_of("--pp 1 --micros 6 --forward 2 --backward 3 --weights 5 --head 7");
     (void)state;
@@ -97,7 +98,7 @@ static void all_schedules_are_compared(void **state) {
     near_at(row_of(list, "interleaved"), "step", 24 + 3 * 1.5);
     near_at(row_of(list, "zb-h1"), "step", 24 + 3 * (1 + 1 - 1));
     json_decref(list);
-    /* Those that cannot have as many chunks are left out. */
+    /* Schedules that cannot have this many chunks are left out. */
     list = schedule_of("--schedule all --pp 4 --micros 8 --chunks 3");
     assert_null(row_of(list, "1f1b"));
     near_at(row_of(list, "interleaved"), "step", 24 + 3 * 1.0);
@@ -137,10 +138,10 @@ static void a_server_has_its_sizes(void **state) {
     assert_true(json_is_true(json_object_get(root, "fits")));
     near_at(root, "kv_bytes_token", 2 * 32 * 8 * 128 * 2);
     assert_true(fabs(number_at(root, "weight_bytes") - 16.06e9) < 0.01e9);
-    /* What is done with the prompts: as many tokens again. */
+    /* Prompts are processed, too: as many tokens again. */
     near_at(root, "total_tokens_s", 2 * number_at(root, "output_tokens_s"));
     assert_true(number_at(root, "batch") <= 1024);
-    char line[200]; /* The same in words: ms, GB, thousands of tokens. */
+    char line[200]; /* The same as text: ms, GB, thousands of tokens. */
     (void)snprintf(line, sizeof line,
                    "  %.1f ms a token then; alone %.0f tokens/s, first token after %.0f ms\n"
                    "  weights %.1f GB, KV cache %.0f k tokens (131.1 KB each)\n",
@@ -176,7 +177,7 @@ static void a_server_has_its_sizes(void **state) {
                 LT_EXIT_USAGE, "has no units for this precision");
 }
 
-/* Sequences of a step. */
+/* Sequences per step. */
 static double sequences(const char *options) {
     char words[256];
     (void)snprintf(words, sizeof words, "plan --json --top 1 --cluster alps %s", options);
@@ -189,9 +190,10 @@ static double sequences(const char *options) {
     return n;
 }
 
-/* Tokens of a step where the model's size decides: 4 Mi below 20 B of active parameters, 8 Mi below
- * 100 B, then 16 Mi, in sequences of 8,192. 512 of these and 8 GPUs have no larger common divisor
- * within 5 % than 8; of 100 and 32, which is 4, 96 has 32, which no other of 95 to 105 has. */
+/* Tokens of a step if the model's size decides: 4 Mi below 20 B of active parameters, 8 Mi below
+ * 100 B, then 16 Mi, in sequences of 8,192. For 512 sequences and 8 GPUs, no number within 5 %
+ * has a larger common divisor than 8; 100 sequences and 32 GPUs have 4, while 96 has 32, which no
+ * other number from 95 to 105 has. */
 static void a_plan_fills_its_batch(void **state) {
     (void)state;
     assert_true(sequences("--model llama3-8b --gpus 8 --tp 1 --pp 1 --cp 1 --micro 1") == 512);
@@ -212,11 +214,11 @@ static void a_plan_fills_its_batch(void **state) {
                 "--tp 2 contradicts --model recipes/demo.yaml: a recipe says how it is trained");
 }
 
-/* Ten jobs of 100 s at once on one GPU wait 0, 100, ..., 900 s: the fifth value is the (lower)
- * median, the ninth the 90th percentile. The time in which they ran is 1/1, 1/2, ..., 1/10 of the
- * time that they took, of which the mean is x; the other tenant has 1, so that Jain's index is
- * (x + 1)^2 / (2 (x^2 + 1)). */
-static void tenants_wait_as_counted(void **state) {
+/* Ten jobs of 100 s that are submitted at once wait 0, 100, ..., 900 s on one GPU: the fifth
+ * value is the (lower) median, the ninth the 90th percentile. The time they ran is 1/1, 1/2, ...,
+ * 1/10 of the time they took, with mean x; the other tenant has 1, so that Jain's index is (x +
+ * 1)^2 / (2 (x^2 + 1)). */
+static void waits_of_tenants_are_counted(void **state) {
     char dir[] = "/tmp/lateen-cli-plan-XXXXXX", path[LT_PATH_BYTES], trace[LT_PATH_BYTES],
          text[1024] = "tenant,arrival_s,gpus,run_s\n", words[3 * LT_PATH_BYTES];
     static const char policy[] = "cluster: {nodes: 1, node_gpus: 2}\n"
@@ -284,6 +286,6 @@ int main(void) {
                                        cmocka_unit_test(all_schedules_are_compared),
                                        cmocka_unit_test(a_server_has_its_sizes),
                                        cmocka_unit_test(a_plan_fills_its_batch),
-                                       cmocka_unit_test(tenants_wait_as_counted)};
+                                       cmocka_unit_test(waits_of_tenants_are_counted)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

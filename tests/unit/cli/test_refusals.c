@@ -1,5 +1,5 @@
 /* What verbs refuse before they do anything: options without effect, options that contradict each
- * other, and what is missing; recipes with stages, whose order follows from what is finished. */
+ * other, and missing input; recipes with stages, whose order follows from what is finished. */
 #include "unit/cli/verb_run.h"
 
 #include "base/error.h"
@@ -40,7 +40,7 @@ static void refuse(const char *words, int status, const char *why) {
     fail_msg("no verb of '%s'", words);
 }
 
-/* Each of these options, behind the words. */
+/* Each of these options, after the words, is refused. */
 static void refuse_each(const char *words, const char *const *options, size_t n, const char *why) {
     for (size_t i = 0; i < n; i++) {
         char all[256];
@@ -177,7 +177,7 @@ static void ends_with(const char *text, const char *end) {
     }
 }
 
-/* Each stage begins with the model of the one before it, or with its model and adapters. */
+/* Each stage starts from the model of the previous one, or from its model and adapters. */
 static void stages_follow_each_other(void **state) {
     static const struct {
         const char *text, *why;
@@ -245,8 +245,8 @@ static void trains(const char *stages, const char *flag, const char *fail, lt_er
     lt_life_close(&l);
 }
 
-/* What is finished is not trained again; a stage whose predecessor is not finished does not begin;
- * a last stage that gets more steps goes on. */
+/* A finished stage is not trained again; a stage whose predecessor is not finished does not
+ * begin; a last stage that gets more steps continues. */
 static void finished_stages_stay(void **state) {
     static const char three[] = "steps: 4\nstages:\n  a:\n  b:\n  c:\n";
     (void)state;

@@ -84,7 +84,8 @@ static void flags_are_read(void **state) {
     assert_int_equal(n_small, 2);
     assert_int_equal(small.bytes, 5);
     ran_close(&r);
-    /* What would have no effect is refused, unless it has its default, however that is written. */
+    /* An option without effect is refused, unless it has its default value, however that is
+     * written. */
     run_refused(small_verb, "small --bytes 4097", LT_EXIT_USAGE,
                 "--bytes 4097 has no effect without --on");
     run_refused(small_verb, "small --kind two", LT_EXIT_USAGE,
@@ -166,9 +167,9 @@ static void medians(void **state) {
 
 /* ---- Text ---- */
 
-/* Each part that is no UTF-8 becomes one U+FFFD, as the Unicode standard (section 3.9) and Python's
- * errors="replace" have it: of E2 82, a character that is cut, one. */
-static void text_is_mended(void **state) {
+/* Each invalid part becomes one U+FFFD, as the Unicode standard (section 3.9) and Python's
+ * errors="replace" define it: E2 82, a character that is cut off, becomes one. */
+static void invalid_text_is_replaced(void **state) {
     const char *text = "a\xE2\x82z\xFF", *good = "gr\xC3\xBCn";
     size_t n = strlen(text);
     lt_text room = {0};
@@ -188,7 +189,7 @@ static void text_is_mended(void **state) {
     assert_int_equal(lt_utf8_mend("W", 8, true, &text, &n, NULL, &room, &tally), LT_OK);
     assert_ptr_equal(text, good);
     assert_int_equal(tally.texts, 1);
-    /* Lone surrogate escapes count too, and the first of all is told. */
+    /* Escapes of lone surrogates count, too, and the first fault of all is reported. */
     text = "abc\xFF";
     n = 4;
     fails(lt_utf8_mend("W", 9, true, &text, &n, &lone, &room, &tally), LT_ERR_FORMAT,
@@ -234,7 +235,7 @@ static void prompts_and_rates(void **state) {
     char *text = NULL;
     lt_generate_stats st = {.new_tokens = 11, .new_s = 2};
     (void)state;
-    assert_true(lt_generate_rate(&st) == 5); /* The first one came with the prompt. */
+    assert_true(lt_generate_rate(&st) == 5); /* The first token came with the prompt. */
     st.new_tokens = 1;
     assert_true(lt_generate_rate(&st) == 0);
     assert_int_equal(lt_prompt_read(&text, put("prompt", "say")), LT_OK);
@@ -252,14 +253,15 @@ static void new_files_are_checked(void **state) {
     fails(lt_cli_check_new(path_of("there.gguf")), LT_ERR_ARG, "there.gguf exists already");
     fails(lt_cli_check_new(path_of("none/new.gguf")), LT_ERR_NOT_FOUND, "none is not a folder");
     assert_int_equal(lt_cli_check_new(path_of("new.gguf")), LT_OK);
-    assert_int_equal(lt_cli_check_new(path_of("none/new")), LT_OK); /* Folders are made. */
+    /* Missing folders are created. */
+    assert_int_equal(lt_cli_check_new(path_of("none/new")), LT_OK);
     assert_int_equal(lt_cli_check_new("lateen-no-such-file.gguf"), LT_OK);
     assert_int_equal(lt_cli_check_new("/lateen-no-such-file.gguf"), LT_OK);
 }
 
 /* ---- Names of models ---- */
 
-static void models_beside_have_names(void **state) {
+static void models_beside_the_served_one_have_names(void **state) {
     char text[400];
     lt_served s = {.reward = "", .reward_tokenizer = ""};
     (void)state;
@@ -323,14 +325,14 @@ static void drafts_need_their_kind(void **state) {
     }
 }
 
-/* A model beside the served one has the same tokenizer, piece by piece. */
-static void models_beside_are_loaded(void **state) {
+/* A model beside the served one must have the same tokenizer, piece by piece. */
+static void models_beside_the_served_one_are_loaded(void **state) {
     char model[LT_PATH_BYTES], second[LT_PATH_BYTES], *text = NULL, *at;
     size_t bytes;
     lt_model *m = NULL;
     lt_tokenizer *t = NULL;
     (void)state;
-    for (int i = 0; i < 3; i++) { /* The same twice, and one whose token 'x' is another. */
+    for (int i = 0; i < 3; i++) { /* The same tokenizer twice, and one whose token 'x' differs. */
         const char *name = (const char *const[]){"served", "same", "other"}[i];
         assert_int_equal(lt_file_make_dirs(path_of(name)), LT_OK);
         strcpy(model, path_of(name));
@@ -405,7 +407,7 @@ static void served_models_are_listed(void **state) {
     assert_int_equal(row.engine.max_running, 3);
     assert_int_equal(row.engine.max_seq, 5);
     assert_int_equal(row.engine.n_beside, 0);
-    assert_int_equal(row.engine.ends.n, 1); /* The rest is the server's. */
+    assert_int_equal(row.engine.ends.n, 1); /* The server adds the rest. */
     assert_int_equal(row.engine.speculate, LT_SPECULATE_NGRAM);
     assert_int_equal(row.engine.draft_tokens, 4);
     const lt_served *s = &m.rows[1].served;
@@ -444,7 +446,8 @@ static void served_models_have_options(void **state) {
     assert_int_equal(row.engine.max_seq, 11);
     assert_int_equal(row.engine.cache_dtype, LT_F8_E4M3);
     assert_int_equal(row.engine.value_dtype, LT_BF16);
-    assert_int_equal(row.engine.speculate, LT_SPECULATE_NONE); /* The head is of another model. */
+    /* The head belongs to another model. */
+    assert_int_equal(row.engine.speculate, LT_SPECULATE_NONE);
     assert_int_equal(row.engine.draft_tokens, 0);
     assert_int_equal(lt_serve_model_row(&m.rows[1], &head, &row), LT_OK);
     assert_int_equal(row.engine.speculate, LT_SPECULATE_MODEL);
@@ -579,13 +582,13 @@ int main(void) {
                                        cmocka_unit_test(numbers_of_lists),
                                        cmocka_unit_test(lines_have_numbers),
                                        cmocka_unit_test(medians),
-                                       cmocka_unit_test(text_is_mended),
+                                       cmocka_unit_test(invalid_text_is_replaced),
                                        cmocka_unit_test(biases_are_read),
                                        cmocka_unit_test(prompts_and_rates),
                                        cmocka_unit_test(new_files_are_checked),
-                                       cmocka_unit_test(models_beside_have_names),
+                                       cmocka_unit_test(models_beside_the_served_one_have_names),
                                        cmocka_unit_test(drafts_need_their_kind),
-                                       cmocka_unit_test(models_beside_are_loaded),
+                                       cmocka_unit_test(models_beside_the_served_one_are_loaded),
                                        cmocka_unit_test(served_models_are_listed),
                                        cmocka_unit_test(served_models_have_options),
                                        cmocka_unit_test(words_are_completed),

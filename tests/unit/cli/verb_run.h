@@ -83,7 +83,7 @@ static inline void ran_close(ran *r) {
     *r = (ran){0};
 }
 
-/* The verb succeeds and prints one value of JSON; the caller has the reference. */
+/* The verb succeeds and prints one JSON value; the caller owns the reference. */
 static inline json_t *run_json(int (*verb)(int, char **), const char *words) {
     ran r = run_verb(verb, words);
     json_error_t why;
@@ -95,7 +95,7 @@ static inline json_t *run_json(int (*verb)(int, char **), const char *words) {
     return value;
 }
 
-/* The verb ends with this status, and standard error has the text. */
+/* The verb ends with this status, and standard error contains the text. */
 static inline void run_refused(int (*verb)(int, char **), const char *words, int status,
                                const char *text) {
     ran r = run_verb(verb, words);
@@ -105,7 +105,7 @@ static inline void run_refused(int (*verb)(int, char **), const char *words, int
     ran_close(&r);
 }
 
-/* The verb succeeds, and standard output has the text. */
+/* The verb succeeds, and standard output contains the text. */
 static inline void run_prints(int (*verb)(int, char **), const char *words, const char *text) {
     ran r = run_verb(verb, words);
     if (r.status != LT_EXIT_DONE || strstr(r.out, text) == NULL) {
