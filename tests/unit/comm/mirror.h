@@ -1,6 +1,6 @@
-/* mirror.h: buffers of a test of verbs, which a world of GPUs has in their memory. A test takes and
- * gives them as host memory; up and down copy them to the GPU and back, and `on` is where they are
- * there. */
+/* mirror.h: buffers for tests of verbs, which a world of GPUs copies to device memory. A test
+ * takes and returns them as host memory; up and down copy them to the GPU and back, and `on`
+ * gives their address there. */
 #ifndef LT_TEST_MIRROR_H
 #define LT_TEST_MIRROR_H
 
@@ -11,8 +11,8 @@
 
 #define MIRROR_BYTES ((size_t)24 << 20)
 
-/* Of this thread's rank: host memory and the memory of its GPU, byte for byte; NULL: a world of
- * host memory. */
+/* For the rank of this thread: host memory and the memory of its GPU, byte for byte; NULL: a
+ * world of host memory. */
 static _Thread_local struct {
     lt_device *device;
     lt_queue *queue;
@@ -35,7 +35,7 @@ static void give(void *p) {
     if (mirror.host == NULL) {
         free(p);
     } else {
-        mirror.used = 0; /* A case gives all that it has taken. */
+        mirror.used = 0; /* A case returns everything that it has taken. */
     }
 }
 

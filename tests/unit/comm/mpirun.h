@@ -1,4 +1,4 @@
-/* mpirun.h: run this test program again as the ranks of mpirun. */
+/* mpirun.h: runs this test program again as the ranks of mpirun. */
 #ifndef TESTS_UNIT_COMM_MPIRUN_H
 #define TESTS_UNIT_COMM_MPIRUN_H
 
@@ -11,10 +11,10 @@ static inline int mpirun_is_there(void) {
     return system("command -v mpirun >/dev/null 2>&1") == 0;
 }
 
-/* The exit status of mpirun -n n THIS_PROGRAM arg; -1: it was ended by a signal. More ranks than
- * cores, as root too: CI's machines are small containers. Leaks and orders of locks are not looked
- * at in the ranks: Open MPI keeps memory to the end, and takes its own locks in two orders; what we
- * allocate and lock is the same between threads. */
+/* The exit status of mpirun -n n THIS_PROGRAM arg; -1: it was ended by a signal. It allows more
+ * ranks than cores, and root, because CI runs in small containers. Leaks and lock order are not
+ * checked in the ranks: Open MPI keeps memory until the end, and takes its own locks in two
+ * orders; our own allocations and locks are the same between threads. */
 static inline int mpirun(int n, const char *arg) {
     char exe[4096], command[8192];
     const ssize_t length = readlink("/proc/self/exe", exe, sizeof exe - 1);

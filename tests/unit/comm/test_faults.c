@@ -1,5 +1,5 @@
-/* A rank that does not come, calls something else, fails or gives up: every other rank fails within
- * the deadline, with a message that names the rank, and the records agree. */
+/* A rank that does not call, calls something else, fails or gives up: every other rank fails
+ * within the deadline, with a message that names the rank, and the records agree. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -36,7 +36,8 @@ static lt_err open_all(lt_group **g, lt_comm *c) {
     return lt_group_open(g, c, "all", ranks, N);
 }
 
-/* Keep how a rank's verb ended, and go on: only the others' failures end the world here. */
+/* Record how a rank's verb ended, and return LT_OK: only failures of the others may end the world
+ * here. */
 static void keep(outcome *o, lt_comm *c, lt_err err, double start_s) {
     const int r = lt_comm_rank(c);
     o->errs[r] = err;
@@ -56,13 +57,13 @@ static lt_err late_rank(lt_comm *c, void *ctx) {
     start_s = lt_clock_s();
     while (lt_comm_rank(c) == o->culprit && atomic_load(&o->n_kept) < N - 1 &&
            lt_clock_s() < start_s + 60.0) {
-        (void)usleep(1000); /* Until the others' deadline has passed. */
+        (void)usleep(1000); /* Until the deadline of the others has passed. */
     }
     keep(o, c, lt_all_reduce(g, &x, &x, 1, LT_F32, LT_REDUCE_SUM, NULL), start_s);
     return LT_OK;
 }
 
-static void who_does_not_come_is_named(void **state) {
+static void a_missing_rank_is_named(void **state) {
     char dir[] = "/tmp/lt_comm_XXXXXX", want[96], blame[4096];
     (void)state;
     assert_non_null(mkdtemp(dir));
@@ -116,7 +117,7 @@ static lt_err differ_rank(lt_comm *c, void *ctx) {
     return LT_OK;
 }
 
-static void who_calls_something_else_is_named(void **state) {
+static void a_rank_that_calls_something_else_is_named(void **state) {
     (void)state;
     for (int how = 0; how < 5; how++) {
         for (int culprit = 0; culprit < N; culprit++) {
@@ -134,7 +135,8 @@ static void who_calls_something_else_is_named(void **state) {
     }
 }
 
-/* A receive that awaits another number than is sent, and counts of all_to_all that do not fit. */
+/* A receive that expects another number than is sent, and counts of all_to_all that do not
+ * match. */
 static lt_err unequal_rank(lt_comm *c, void *ctx) {
     different *d = ctx;
     const int own = lt_comm_rank(c);
@@ -149,7 +151,7 @@ static lt_err unequal_rank(lt_comm *c, void *ctx) {
               : own == 1 ? lt_recv(g, 0, y, 4, LT_I32, NULL)
                          : lt_barrier(g);
     } else {
-        sends[2] += own == 0; /* Rank 0 sends 2 to rank 2, which awaits 1. */
+        sends[2] += own == 0; /* Rank 0 sends 2 to rank 2, which expects 1. */
         err = lt_all_to_all(g, y, receives, x, sends, LT_I32, NULL);
     }
     keep(&d->o, c, err, start_s);
@@ -170,7 +172,7 @@ static void unequal_counts_are_named(void **state) {
     }
 }
 
-/* A rank whose own work fails ends the world; its failure is the one that is told. */
+/* A rank whose own work fails ends the world; its failure is the one that is reported. */
 static lt_err broken_rank(lt_comm *c, void *ctx) {
     lt_group *g;
     (void)ctx;
@@ -181,7 +183,7 @@ static lt_err broken_rank(lt_comm *c, void *ctx) {
     return lt_barrier(g);
 }
 
-/* Whether all of these bytes, which no zero ends, are the '#' that the test put there. */
+/* Are all of these bytes, which have no final zero, still the '#' that the test wrote? */
 static bool untouched(const char *from, const char *end) {
     while (from < end && *from == '#') {
         from++;
@@ -189,9 +191,9 @@ static bool untouched(const char *from, const char *end) {
     return from == end;
 }
 
-/* Ranks 0 to 39 are awaited, the odd ones in two messages each: the names fill what room there is,
- * and nothing behind it. */
-static void missing_names_fit_in_their_room(void **state) {
+/* Ranks 0 to 39 are missing, the odd ones from two messages each: their names fill the buffer,
+ * and nothing is written past it. */
+static void names_of_missing_ranks_fit_the_buffer(void **state) {
     static const char all[] = "rank 0, rank 1, rank 2, rank 3, rank 4 did not come";
     lt_transfer list[60];
     lt_rounds w = {.transfers = list};
@@ -212,17 +214,17 @@ static void missing_names_fit_in_their_room(void **state) {
     w.n_transfers = 7; /* Ranks 0 to 4. */
     lt_rounds_missing(&w, &call, out, sizeof out);
     assert_string_equal(out, all);
-    list[0].request = list[3].request = NULL; /* Rank 0 came, and rank 2. */
+    list[0].request = list[3].request = NULL; /* Ranks 0 and 2 have called. */
     lt_rounds_missing(&w, &call, out, sizeof out);
     assert_string_equal(out, "rank 1, rank 3, rank 4 did not come");
 }
 
-/* The same among ranks as threads, while rank 0 waits for the others. */
+/* The same for ranks as threads, while rank 0 waits for the others. */
 static lt_err waits_for_three(lt_comm *c, void *ctx) {
     static const char all[] =
         "rank 1 (at call 0), rank 2 (at call 0), rank 3 (at call 0) did not come";
     atomic_bool *seen = ctx;
-    const lt_call *call = &c->calls[1 % LT_COMM_AHEAD]; /* The first. */
+    const lt_call *call = &c->calls[1 % LT_COMM_AHEAD]; /* The first call. */
     float x = 1.0f;
     char out[512];
     lt_comm_work w;
@@ -249,7 +251,7 @@ static lt_err waits_for_three(lt_comm *c, void *ctx) {
     return lt_comm_wait(c, w);
 }
 
-static void missing_threads_fit_in_their_room(void **state) {
+static void names_of_missing_threads_fit_the_buffer(void **state) {
     atomic_bool seen = false;
     (void)state;
     if (lt_comm_run_threads(N, NULL, waits_for_three, &seen) != LT_OK) {
@@ -257,7 +259,7 @@ static void missing_threads_fit_in_their_room(void **state) {
     }
 }
 
-static void the_first_failure_is_told(void **state) {
+static void the_first_failure_is_reported(void **state) {
     const double start_s = lt_clock_s();
     (void)state;
     assert_int_equal(lt_comm_run_threads(N, NULL, broken_rank, NULL), LT_ERR_IO);
@@ -265,8 +267,8 @@ static void the_first_failure_is_told(void **state) {
     assert_true(lt_clock_s() - start_s < 20.0);
 }
 
-/* After an abort every verb fails at once, on every rank, with the first reason; a message that was
- * received before it keeps nobody waiting. */
+/* After an abort every verb fails at once, on every rank, with the first reason; a message that
+ * was received earlier makes no rank wait. */
 static lt_err abort_rank(lt_comm *c, void *ctx) {
     outcome *o = ctx;
     static float big[N][1 << 16];
@@ -324,7 +326,7 @@ static void blame_of_bad_folders(void **state) {
     assert_int_equal(lt_file_remove_tree(dir), LT_OK);
 }
 
-/* A start begins without records; those of the failure before it are kept, and no older ones. */
+/* A start begins without records; those of the previous failure are kept, and no older ones. */
 static void records_are_put_aside(void **state) {
     static const char *const names[] = {"rank-0.jsonl", "rank-12.jsonl", "rank-1.jsonl.tmp",
                                         "metrics.jsonl", "device/rank-0.jsonl"};
@@ -340,7 +342,8 @@ static void records_are_put_aside(void **state) {
     }
     assert_int_equal(lt_path_join(path, dir, "records-before"), LT_OK);
     for (int again = 0; again < 2; again++) {
-        assert_int_equal(lt_records_put_aside(dir), LT_OK); /* Nothing new: what is there stays. */
+        /* There is nothing new, so the old ones stay. */
+        assert_int_equal(lt_records_put_aside(dir), LT_OK);
         for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
             const bool moved = i != 2 && i != 3;
             assert_int_equal(lt_path_join(path, dir, names[i]), LT_OK);
@@ -363,8 +366,8 @@ static void records_are_put_aside(void **state) {
 
 /* ---- The same between processes -------------------------------------------------------------- */
 
-/* A rank of mpirun: rank 2 of 4 comes late, stops, calls something else or aborts in its second
- * call; the others write down how theirs ended. */
+/* A rank of mpirun: in its second call rank 2 of 4 comes late, stops, calls something else or
+ * aborts; the others write how their calls ended to files. */
 static lt_err process_rank(lt_comm *c, const char *how) {
     const bool culprit = lt_comm_rank(c) == 2;
     float x[8] = {0};
@@ -394,13 +397,13 @@ static int as_process(const char *how, const char *dir) {
     if (err != LT_OK && c != NULL) {
         (void)snprintf(path, sizeof path, "%s/said-%d", dir, lt_comm_rank(c));
         (void)!lt_file_write_atomic(path, lt_error_message(), strlen(lt_error_message()));
-        (void)usleep(2500000); /* mpirun ends all when the first one does. */
+        (void)usleep(2500000); /* mpirun ends all processes when the first one ends. */
     }
     lt_comm_close(c);
     return err == LT_ERR_REMOTE ? 3 : 4;
 }
 
-static void processes_name_who_fails(void **state) {
+static void processes_name_the_rank_that_fails(void **state) {
     static const struct {
         const char *how, *says;
     } cases[] = {{"late", "all_reduce 2 of group all (4 members): rank 2 did not come"},
@@ -422,7 +425,7 @@ static void processes_name_who_fails(void **state) {
             char path[LT_PATH_BYTES], name[32], *text = NULL;
             size_t bytes;
             if (r == 2 && i < 2) {
-                continue; /* It may end before it can say anything. */
+                continue; /* It may end before it can write anything. */
             }
             (void)snprintf(name, sizeof name, "said-%d", r);
             assert_int_equal(lt_path_join(path, dir, name), LT_OK);
@@ -443,16 +446,16 @@ int main(int argc, char **argv) {
         return as_process(argv[1], argv[2]);
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_does_not_come_is_named),
-        cmocka_unit_test(who_calls_something_else_is_named),
+        cmocka_unit_test(a_missing_rank_is_named),
+        cmocka_unit_test(a_rank_that_calls_something_else_is_named),
         cmocka_unit_test(unequal_counts_are_named),
-        cmocka_unit_test(missing_names_fit_in_their_room),
-        cmocka_unit_test(missing_threads_fit_in_their_room),
-        cmocka_unit_test(the_first_failure_is_told),
+        cmocka_unit_test(names_of_missing_ranks_fit_the_buffer),
+        cmocka_unit_test(names_of_missing_threads_fit_the_buffer),
+        cmocka_unit_test(the_first_failure_is_reported),
         cmocka_unit_test(an_abort_reaches_all),
         cmocka_unit_test(blame_of_bad_folders),
         cmocka_unit_test(records_are_put_aside),
-        cmocka_unit_test(processes_name_who_fails),
+        cmocka_unit_test(processes_name_the_rank_that_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,7 +57,7 @@ static void impossible_meshes(void **state) {
     assert_non_null(strstr(lt_error_message(), "2 places, and there is 1 rank; dp=1 makes 1"));
 }
 
-/* The nearest, the smaller of two. */
+/* The nearest divisor, the smaller of two. */
 static void divisors(void **state) {
     (void)state;
     assert_int_equal(lt_mesh_divisor(12, 5), 4);
@@ -68,7 +68,7 @@ static void divisors(void **state) {
     assert_int_equal(lt_mesh_divisor(6, 100), 6);
 }
 
-/* This rank's place in a group of the given size. */
+/* Check this rank's place in a group of the given size. */
 static lt_err expect(const lt_group *g, const char *name, int rank, int size) {
     if (strcmp(lt_group_name(g), name) != 0 || lt_group_rank(g) != rank ||
         lt_group_size(g) != size) {
@@ -78,7 +78,7 @@ static lt_err expect(const lt_group *g, const char *name, int rank, int size) {
     return LT_OK;
 }
 
-/* The ranks of a group, gathered by it, equal a list. */
+/* Check that the ranks of a group, gathered by it, equal a list. */
 static lt_err members(lt_group *g, lt_comm *c, int a, int b, int d) {
     const int32_t own = lt_comm_rank(c), want[3] = {a, b, d};
     int32_t got[16];
@@ -111,7 +111,7 @@ static lt_err box_rank(lt_comm *c, void *ctx) {
     return members(m.pp, c, r % 6, r % 6 + 6, -1);
 }
 
-/* dp=2, cp=3, ep=2 : the plane 0..5 is parted in neighbours {0,1} {2,3} {4,5}. */
+/* dp=2, cp=3, ep=2: the plane 0..5 is divided into neighbours {0,1} {2,3} {4,5}. */
 static lt_err experts_rank(lt_comm *c, void *ctx) {
     const int r = lt_comm_rank(c);
     lt_mesh m;
@@ -133,8 +133,8 @@ static void groups_of_a_mesh(void **state) {
     }
 }
 
-/* A mesh and the GPUs' world each have a group of one name: rank 0 has opened both before rank 1
- * opens the first. Sums of the first are of both ranks' first. */
+/* A mesh and the world of GPUs each have a group of the same name: rank 0 opens both before rank
+ * 1 opens the first. Sums over the first group are of both ranks' first groups. */
 static lt_err opened_before(lt_comm *c, void *ctx) {
     static const int both[] = {0, 1};
     const int rank = lt_comm_rank(c);
@@ -158,7 +158,7 @@ static lt_err opened_before(lt_comm *c, void *ctx) {
     return LT_OK;
 }
 
-static void groups_of_one_name(void **state) {
+static void groups_of_the_same_name(void **state) {
     const lt_comm_options o = {.deadline_s = 10};
     (void)state;
     if (lt_comm_run_threads(2, &o, opened_before, NULL) != LT_OK) {
@@ -172,7 +172,7 @@ int main(void) {
         cmocka_unit_test(impossible_meshes),
         cmocka_unit_test(divisors),
         cmocka_unit_test(groups_of_a_mesh),
-        cmocka_unit_test(groups_of_one_name),
+        cmocka_unit_test(groups_of_the_same_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

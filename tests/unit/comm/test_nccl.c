@@ -1,8 +1,8 @@
-/* NCCL's transport over the emulated library (tests/emu/nccl.c): calls in progress, other versions,
- * ranks that differ, come late, stall, fail or die; and copies between GPUs (comm/peer.h), which do
- * most of its work on one machine, with the same ranks. The program is its own rank, started by the
- * launcher; what a rank has to say goes into a folder. Skipped where there are not four GPUs, or
- * where they are real: faults are the emulation's. */
+/* NCCL's transport over the emulated library (tests/emu/nccl.c): calls in progress, other
+ * versions, ranks that differ, come late, stall, fail or die; and copies between GPUs
+ * (comm/peer.h), which do most of its work on one machine, with the same ranks. The program is
+ * its own rank, started by the launcher; what a rank reports goes into a folder. Skipped without
+ * four GPUs, or with real ones, because only the emulation makes faults. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -38,9 +38,9 @@ static void put(const char *dir, int rank, const char *text) {
     }
 }
 
-/* Transfers of which one reads what another brings, and the host waits for none: a sum over pairs
- * of ranks, and over the other pairs of those sums; then rows of all ranks, each of which is read
- * as soon as it is there. */
+/* Transfers of which one reads what another one brings, while the host waits for none: a sum over
+ * pairs of ranks, and over the other pairs of those sums; then rows of all ranks, each of which
+ * is read as soon as it has arrived. */
 static lt_err chain(lt_comm *c, lt_device *d, lt_queue *q, float *x, lt_group *all) {
     const int own = lt_comm_rank(c), first[2] = {own & ~1, own | 1}, then[2] = {own & 1, own | 2};
     float host[COUNT], row[COUNT];
@@ -126,7 +126,7 @@ static lt_err work(lt_comm *c, lt_device *d, lt_queue *q, float *x, const char *
     return lt_barrier(g);
 }
 
-/* What opening takes of the GPU is what is announced. */
+/* Opening uses as much memory of the GPU as was announced. */
 static lt_err open_world(lt_comm **out, lt_comm *host, lt_device *d, const lt_comm_options *o) {
     const size_t announced = lt_comm_device_measure(lt_comm_size(host)).device_bytes;
     size_t before, after;
@@ -160,7 +160,7 @@ done:
         lt_failure_keep(&f, err);
         lt_comm_close(c);
         lt_comm_close(host);
-        return lt_failure_raise(&f); /* The rest goes with the process. */
+        return lt_failure_raise(&f); /* The process ends, and frees the rest. */
     }
     lt_comm_close(c);
     d->backend->release(d, x, COUNT * sizeof(float));
@@ -174,7 +174,8 @@ static int as_rank(const char *how, const char *dir) {
     int rank = atoi(getenv(LT_ENV_RANK));
     const lt_err err = run_rank(how, &rank);
     put(dir, rank, err == LT_OK ? "ok" : lt_error_message());
-    (void)usleep(err == LT_OK ? 0 : 300000); /* The others' own words, not the launcher's. */
+    /* The ranks' own messages are wanted, not the launcher's. */
+    (void)usleep(err == LT_OK ? 0 : 300000);
     return err == LT_OK ? 0 : err == LT_ERR_REMOTE ? 76 : 1;
 }
 
@@ -198,7 +199,7 @@ static int launch(const char *how, const char *dir) {
     return status;
 }
 
-/* Every rank of `who` (a bit each) says `want`. */
+/* Every rank of `who` (one bit each) reports `want`. */
 static void check_case(const char *name, const char *how, int status, unsigned who,
                        const char *want) {
     char dir[] = "/tmp/lt_nccl_XXXXXX";
@@ -270,7 +271,7 @@ static void ranks_that_differ_or_are_late(void **state) {
     set("LATEEN_EMU_NCCL_STRICT", NULL);
 }
 
-/* Nothing but the words of the boxes tells who did not come, and nothing but the end of a world
+/* Only the words of the mailboxes show which rank is missing, and only the end of a world
  * releases the queues that wait for them. */
 static void copies(void **state) {
     (void)state;
@@ -283,7 +284,8 @@ static void copies(void **state) {
     check_case("copies, a rank dies", "die", 76, 11, "rank 2 was ended by signal 9");
 }
 
-/* The faults FAULT_SEEDS=A..B (1..8): a rank, a call of NCCL's and a kind, by seed. */
+/* Random faults for the seeds FAULT_SEEDS=A..B (1..8): each seed chooses a rank, a call of NCCL
+ * and a kind. */
 static void faults(void **state) {
     static const struct {
         const char *kind, *says;

@@ -1,5 +1,5 @@
-/* What ranks leave and show: the ring of their last calls as files, why a world ended from these
- * files, the board that a launcher reads, and the environment that it sets. */
+/* What ranks leave behind and show: the ring of their last calls as files, why a world ended
+ * according to these files, the board that a launcher reads, and the environment that it sets. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,7 +44,7 @@ static lt_record call_of(uint64_t call) {
                        .done_ns = 5000};
 }
 
-/* Of n calls the last LT_COMM_RECORDS are kept, the oldest first. */
+/* Of n calls the last LT_COMM_RECORDS are kept, in order. */
 static void the_last_calls_are_kept(void **state) {
     static const uint64_t counts[] = {
         0, 1, LT_COMM_RECORDS - 1, LT_COMM_RECORDS, LT_COMM_RECORDS + 1, 3 * LT_COMM_RECORDS + 5};
@@ -123,8 +123,8 @@ static void blames(const char *const files[4], const char *want) {
 
 static void each_cause_is_named(void **state) {
     (void)state;
-    /* Rank 1 has not come, rank 2 never calls in this group, rank 3 left nothing. What is done is
-     * no cause. */
+    /* Rank 1 is missing, rank 2 never calls in this group, rank 3 left no records. A finished
+     * call is no cause. */
     blames((const char *const[]){HEAD CALL("tp", "barrier", 1, 0, "done")
                                      CALL("dp", "all_reduce", 5, 64, "started")
                                          CALL("dp", "all_reduce", 6, 64, "started"),
@@ -134,7 +134,7 @@ static void each_cause_is_named(void **state) {
            "rank 0 waits in all_reduce 5 of group dp (4 members, 64 bytes)\n"
            "    rank 1 did not come to it\n"
            "rank 0 ended with: deadline\n");
-    /* Another verb, another size; one that is equal says nothing, and neither does a send of the
+    /* Another verb, another size. An equal call is no evidence, and neither is a send with the
      * same number. */
     blames((const char *const[]){NULL, HEAD CALL("dp", "all_reduce", 5, 64, "failed"),
                                  HEAD CALL("dp", "send", 5, 1, "done")
@@ -207,7 +207,7 @@ static void ranks_show_what_they_do(void **state) {
     assert_true(s.phase == LT_PHASE_NONE && s.step == -1 && s.loaded_step == -1);
     assert_true(s.suspect_step == -1 && s.stop == 0 && !s.left && s.slow == 0 && s.step_ns == 0);
     assert_true(lt_board_last_ns(l, 2) == 0);
-    assert_null(as_rank(fd, 3)); /* There are ranks 0 to 2. */
+    assert_null(as_rank(fd, 3)); /* Only ranks 0 to 2 exist. */
     assert_null(as_rank(fd, -1));
     assert_null(as_rank(-1, 0));
     b = as_rank(fd, 2);
@@ -215,7 +215,7 @@ static void ranks_show_what_they_do(void **state) {
     const uint64_t before = lt_clock_ns();
     lt_board_phase(b, LT_PHASE_STARTED);
     lt_board_phase(b, LT_PHASE_CONNECTED);
-    lt_board_step(b, 40); /* The step of a state that is loaded is no first step. */
+    lt_board_step(b, 40); /* The step of a loaded state does not count as a first step. */
     assert_int_equal(lt_board_seen(l, 2).phase, LT_PHASE_CONNECTED);
     lt_board_phase(b, LT_PHASE_LOADED);
     assert_int_equal(lt_board_seen(l, 2).loaded_step, 40);
@@ -235,9 +235,9 @@ static void ranks_show_what_they_do(void **state) {
     lt_board_slow(b, 0.25);
     s = lt_board_seen(l, 2);
     assert_true(s.stop == 15 && s.suspect_step == 39 && s.slow == 0.25 && !s.left);
-    s = lt_board_seen(l, 1); /* The others' places are theirs. */
+    s = lt_board_seen(l, 1); /* The places of other ranks are not changed. */
     assert_true(s.phase == LT_PHASE_NONE && s.step == -1 && s.stop == 0 && s.slow == 0);
-    /* Only a rank whose launcher keeps ranks leaves. */
+    /* A rank leaves only if its launcher keeps ranks. */
     assert_false(lt_board_keeps(b));
     assert_false(lt_board_leave(b));
     assert_false(lt_board_seen(l, 2).left);
@@ -254,7 +254,7 @@ static void ranks_show_what_they_do(void **state) {
     (void)close(fd);
 }
 
-/* The first folder that is named stays; so does the time of rank 0's last sign. */
+/* The first folder that is named stays; so does the time of rank 0's last sign of life. */
 static void what_stays_when_ranks_start_again(void **state) {
     lt_board *l = NULL, *b;
     lt_board_sight s = {.phase = LT_PHASE_LOADED, .step = 3, .loaded_step = 3, .suspect_step = 2};
@@ -277,7 +277,7 @@ static void what_stays_when_ranks_start_again(void **state) {
     lt_board_clear(l);
     assert_true(lt_board_seen(l, 0).step == -1 && lt_board_seen(l, 0).step_ns == 0);
     assert_true(lt_board_before_ns(b) == last_ns);
-    lt_board_clear(l); /* An attempt without a sign does not change it. */
+    lt_board_clear(l); /* An attempt without a sign of life does not change it. */
     assert_true(lt_board_before_ns(b) == last_ns);
     assert_string_equal(lt_board_folder_of(l), real);
     s.at_ns[LT_PHASE_LOADED] = 5;
@@ -323,7 +323,7 @@ static void the_environment_is_read(void **state) {
     assert_int_equal(lt_launched_read(&l), LT_OK);
     assert_true(l.n == 250 && l.rank == 249 && l.segment == 12 && l.epoch == UINT64_MAX);
     assert_string_equal(l.address, "127.0.0.1:5");
-    assert_true(lt_launched_open_s(&l) == 62.5); /* 60 s, and one for each hundred ranks. */
+    assert_true(lt_launched_open_s(&l) == 62.5); /* 60 s, and one more for each hundred ranks. */
     set(LT_ENV_SEGMENT, LT_SEGMENT_TCP);
     assert_true(lt_launched_apart());
     assert_int_equal(lt_launched_read(&l), LT_OK);
@@ -333,7 +333,7 @@ static void the_environment_is_read(void **state) {
     set(LT_ENV_TOKEN, "t");
     set(LT_ENV_RANK, "250");
     assert_int_equal(lt_launched_read(&l), LT_ERR_ARG);
-    /* Ranks are silent after a time only where they have a heart beat. */
+    /* A limit for silent ranks applies only if there is a heartbeat. */
     set(LT_ENV_SILENT, "4.5");
     set(LT_ENV_BEAT, NULL);
     assert_true(lt_launched_silent_s() == 0);

@@ -1,6 +1,6 @@
-/* Ranks that share memory. `lateen launch` gives a rank variables of the environment: one that is
- * missing, is not a number or contradicts the memory segment is refused by name. A message that is
- * longer than its ring arrives whole. */
+/* Ranks that share memory. `lateen launch` gives a rank variables in the environment: one that is
+ * missing, is not a number or contradicts the memory segment is refused by name. A message that
+ * is longer than its ring arrives complete. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -43,7 +43,7 @@ static void refused(const char *ranks, const char *rank, const char *segment, co
     (void)close(fd);
 }
 
-static void numbers(void **state) {
+static void bad_numbers_are_refused(void **state) {
     (void)state;
     refused(NULL, "0", "ours", "3", "t", LT_ERR_ARG,
             "LATEEN_RANKS='' is not a value that lateen launch sets");
@@ -61,7 +61,7 @@ static void numbers(void **state) {
     refused("2", "1", "ours", "3", NULL, LT_ERR_ARG, "LATEEN_SEGMENT without LATEEN_RANKS");
 }
 
-static void segments(void **state) {
+static void bad_segments_are_refused(void **state) {
     (void)state;
     refused("2", "1", "1048576", "3", "t", LT_ERR_ARG,
             "LATEEN_SEGMENT=1048576 is not the memory segment of 2 ranks");
@@ -72,9 +72,10 @@ static void segments(void **state) {
 
 /* ---- Messages -------------------------------------------------------------------------------- */
 
-enum { LONG = 1000003 }; /* 4 MB; a ring has 512 KiB. */
+enum { LONG = 1000003 }; /* 4 MB, while a ring has 512 KiB. */
 
-/* Rank 0 sends, and is done before it sends again; rank 1 comes late, so that the ring is full. */
+/* Rank 0 sends, and its send is complete before it sends again; rank 1 is late, so that the ring
+ * is full. */
 static lt_err long_message(int rank) {
     static const int ranks[] = {0, 1};
     static int32_t x[LONG];
@@ -99,7 +100,7 @@ static lt_err long_message(int rank) {
     return err == LT_OK && wrong > 0 ? lt_error_set(LT_ERR_STATE, "%d are wrong", (int)wrong) : err;
 }
 
-static void longer_than_the_ring(void **state) {
+static void messages_longer_than_the_ring(void **state) {
     lt_comm_store_server *store = NULL;
     char number[16];
     int fd = -1, status = -1;
@@ -131,7 +132,8 @@ static void longer_than_the_ring(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(numbers), cmocka_unit_test(segments),
-                                       cmocka_unit_test(longer_than_the_ring)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bad_numbers_are_refused),
+                                       cmocka_unit_test(bad_segments_are_refused),
+                                       cmocka_unit_test(messages_longer_than_the_ring)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,8 +49,8 @@ static lt_comm_store *client(int rank) {
 
 /* ---- Frames ---------------------------------------------------------------------------------- */
 
-/* ADD of -2 to "key" in epoch 0x0102030405060708, waiting 500 ms, with the value "ab": written out
- * from the table in store.h. */
+/* ADD of -2 to "key" in epoch 0x0102030405060708, waiting 500 ms, with the value "ab": encoded by
+ * hand from the table in store.h. */
 static const unsigned char request_bytes[] = {
     37, 0, 0, 0, LT_STORE_ADD, 0,   3,   0,   2,   0,   0,   0,   8,    7, 6, 5,
     4,  3, 2, 1, 0xfe,         255, 255, 255, 255, 255, 255, 255, 0xf4, 1, 0, 0,
@@ -97,7 +97,7 @@ static void lengths_of_frames(void **state) {
     }
 }
 
-/* One byte of a good frame is another. */
+/* One byte of a valid frame is changed. */
 static void frames_that_break_the_protocol(void **state) {
     static const struct {
         int at;
@@ -129,7 +129,7 @@ static void frames_that_break_the_protocol(void **state) {
     }
 }
 
-/* Keys and values take what they have, and a key that is there takes its place again. */
+/* Keys and values may fill the table, and a key that exists is replaced in its place. */
 static void a_table_is_full(void **state) {
     static lt_comm_store_table t;
     static unsigned char value[LT_STORE_VALUE];
@@ -154,7 +154,7 @@ static void a_table_is_full(void **state) {
     lt_comm_store_table_clear(&t);
 }
 
-/* A client gives back what it opened. */
+/* A client closes everything that it opened. */
 static int open_files(void) {
     int n = 0;
     for (int fd = 0; fd < 1024; fd++) {
@@ -176,7 +176,7 @@ static void files_are_closed(void **state) {
     assert_true(open_files() > before);
     lt_comm_store_close(s);
     while (open_files() > before && lt_clock_s() < until_s) {
-        (void)usleep(2000); /* The server closes its side when it has seen the end. */
+        (void)usleep(2000); /* The server closes its side after it has seen the end. */
     }
     assert_int_equal(open_files(), before);
 }
@@ -205,7 +205,8 @@ static void keys(void **state) {
     assert_int_equal(lt_comm_store_add(a, "sum", 5, &sum), LT_OK);
     assert_int_equal(lt_comm_store_add(b, "sum", -7, &sum), LT_OK);
     assert_int_equal(sum, -2);
-    assert_int_equal(lt_comm_store_add(b, "name", 1, &sum), LT_ERR_ARG); /* It is no number. */
+    /* The value is not a number. */
+    assert_int_equal(lt_comm_store_add(b, "name", 1, &sum), LT_ERR_ARG);
     assert_int_equal(lt_comm_store_set(b, "life/1", "alive", 5), LT_ERR_ARG);
     for (size_t i = 0; i < LT_STORE_VALUE; i++) {
         large[i] = (unsigned char)lt_rng_mix(i);
@@ -222,7 +223,7 @@ static void keys(void **state) {
     free(back);
 }
 
-/* ---- Who waits ------------------------------------------------------------------------------- */
+/* ---- Waiting ------------------------------------------------------------------------------- */
 
 typedef struct {
     int rank;
@@ -266,8 +267,9 @@ static void run_all(waiter *w, int n, void *(*fn)(void *)) {
     }
 }
 
-/* Three wait for a key that is set when a fourth, which waited for less, has given up. */
-static void waiting(void **state) {
+/* Three clients wait for a key, which is set after a fourth, with a shorter deadline, has given
+ * up. */
+static void clients_wait_for_a_key(void **state) {
     waiter w[3] = {{.wait_s = 60.0}, {.wait_s = 60.0}, {.wait_s = 60.0}},
            gives_up = {.wait_s = 0.1};
     lt_comm_store *s = client(-1);
@@ -340,13 +342,13 @@ static void epochs(void **state) {
     lt_comm_store_close(next);
 }
 
-/* ---- Who lives ------------------------------------------------------------------------------- */
+/* ---- Liveness ------------------------------------------------------------------------------ */
 
 static void write_notice(void *ctx, const char *text) {
     (void)!write(*(int *)ctx, text, strlen(text) + 1);
 }
 
-/* A process that is rank r, and ends when it reads a byte, saying goodbye. */
+/* A process that acts as rank r, and, when it reads a byte, says goodbye and ends. */
 static pid_t live_process(int rank, int *input, int *output) {
     int in[2], out[2];
     pid_t pid;
@@ -384,7 +386,7 @@ static void reaches(int rank, lt_life life, double within_s) {
     }
 }
 
-static void lives(void **state) {
+static void missing_signs_of_life_are_noticed(void **state) {
     int in[3], out[3];
     pid_t pids[3];
     uint64_t version = 0;
@@ -430,8 +432,8 @@ static void lives(void **state) {
     lt_comm_store_close(s2);
 }
 
-/* A client whose server goes is told so. */
-static void server_goes(void **state) {
+/* A client whose server ends gets an error. */
+static void a_server_that_ends_is_noticed(void **state) {
     int in, out;
     char text[LT_STORE_NOTICE];
     const pid_t pid = live_process(0, &in, &out);
@@ -468,7 +470,7 @@ static size_t hello(unsigned char *frame, const char *token) {
     return lt_comm_store_request_write(frame, &q);
 }
 
-static void bad_clients(void **state) {
+static void bad_clients_do_no_harm(void **state) {
     static unsigned char frame[LT_STORE_REQUEST_MOST];
     lt_comm_store *good = client(0), *s = NULL;
     int fds[300];
@@ -481,7 +483,8 @@ static void bad_clients(void **state) {
     assert_int_equal(
         lt_comm_store_open(&s, lt_comm_store_server_address(server), TOKEN, 4, EPOCH, 1.0),
         LT_ERR_ARG);
-    /* Noise: at once, or behind a good HELLO; whole frames of bad numbers; much and never read. */
+    /* Random bytes: at once, or after a valid HELLO; complete frames with bad numbers; many
+     * frames, without reading the replies. */
     for (int i = 0; i < 300; i++) {
         const size_t n = lt_rng_below(&rng, 400);
         fds[i] = raw();
@@ -505,7 +508,7 @@ static void bad_clients(void **state) {
     for (int i = 260; i < 300; i++) {
         (void)close(fds[i]);
     }
-    /* A crowd of strangers does not keep a rank out. */
+    /* Many strangers do not keep a rank out. */
     for (int i = 0; i < 200; i++) {
         fds[i] = raw();
     }
@@ -519,8 +522,8 @@ static void bad_clients(void **state) {
     lt_comm_store_close(good);
 }
 
-/* Several requests in one write are answered one after the other; a reply that nobody reads is no
- * reason to stop. */
+/* Several requests in one write are answered in turn; an unread reply does not stop the
+ * server. */
 static void many_at_once(void **state) {
     static unsigned char data[64 * 128];
     unsigned char back[64 * LT_STORE_REPLY_HEAD];
@@ -575,12 +578,12 @@ static void the_table_is_bounded(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(keys, begin, end),
-        cmocka_unit_test_setup_teardown(waiting, begin, end),
+        cmocka_unit_test_setup_teardown(clients_wait_for_a_key, begin, end),
         cmocka_unit_test_setup_teardown(barriers, begin, end),
         cmocka_unit_test_setup_teardown(epochs, begin, end),
-        cmocka_unit_test_setup_teardown(lives, begin, end),
-        cmocka_unit_test_setup_teardown(server_goes, begin, end),
-        cmocka_unit_test_setup_teardown(bad_clients, begin, end),
+        cmocka_unit_test_setup_teardown(missing_signs_of_life_are_noticed, begin, end),
+        cmocka_unit_test_setup_teardown(a_server_that_ends_is_noticed, begin, end),
+        cmocka_unit_test_setup_teardown(bad_clients_do_no_harm, begin, end),
         cmocka_unit_test_setup_teardown(many_at_once, begin, end),
         cmocka_unit_test(the_table_is_bounded),
         cmocka_unit_test(a_table_is_full),

@@ -11,14 +11,14 @@
 
 #include "comm/call.h"
 
-enum { N = 2 * 2048 + 5 }; /* Two blocks, and a bit. */
+enum { N = 2 * 2048 + 5 }; /* Two blocks, and a remainder. */
 
-/* In F32 (1e8 + 1) - 1e8 is 0, and in another order 1: place i has one order or the other. */
+/* In F32 (1e8 + 1) - 1e8 is 0, and 1 in another order: element i has one order or the other. */
 static void sums_have_the_order_of_members(void **state) {
     static float a[N], b[N], c[N], out[N];
     const void *const srcs[] = {a, b, c};
     (void)state;
-    for (int dst = 0; dst < 4; dst++) { /* The result may take the place of any source. */
+    for (int dst = 0; dst < 4; dst++) { /* The result may replace any source. */
         float *const to = dst == 0 ? out : dst == 1 ? a : dst == 2 ? b : c;
         for (int i = 0; i < N; i++) {
             a[i] = 1e8f;
@@ -34,7 +34,8 @@ static void sums_have_the_order_of_members(void **state) {
     assert_memory_equal(out, a, sizeof out);
 }
 
-/* BF16 has no number between 256 and 258, F16 none between 2048 and 2050: two times 1 count. */
+/* BF16 has no number between 256 and 258, F16 none between 2048 and 2050: adding 1 twice must
+ * count. */
 static void sixteen_bits_are_rounded_once(void **state) {
     static uint16_t a[N], b[N], c[N];
     const void *const srcs[] = {a, b, c};
@@ -77,7 +78,7 @@ static void extremes_keep_a_nan(void **state) {
     }
 }
 
-static void types_that_are_their_own(void **state) {
+static void types_that_are_not_widened(void **state) {
     const double d[] = {1.0, 0x1p-40, 0x1p-45};
     const int64_t l[] = {INT64_MAX, 1, -3};
     const int32_t s[] = {INT32_MAX, 1, -3};
@@ -99,7 +100,7 @@ static void types_that_are_their_own(void **state) {
     }
     assert_true(d_out[LT_REDUCE_SUM] == 1.0 + 0x1p-40 + 0x1p-45);
     assert_true(d_out[LT_REDUCE_MAX] == 1.0 && d_out[LT_REDUCE_MIN] == 0x1p-45);
-    assert_true(l_out[LT_REDUCE_SUM] == INT64_MAX - 2); /* Around the end, and back. */
+    assert_true(l_out[LT_REDUCE_SUM] == INT64_MAX - 2); /* It wraps around, and back. */
     assert_true(l_out[LT_REDUCE_MAX] == INT64_MAX && l_out[LT_REDUCE_MIN] == -3);
     assert_true(s_out[LT_REDUCE_SUM] == INT32_MAX - 2);
     assert_true(s_out[LT_REDUCE_MAX] == INT32_MAX && s_out[LT_REDUCE_MIN] == -3);
@@ -107,7 +108,8 @@ static void types_that_are_their_own(void **state) {
     assert_true(u_out[LT_REDUCE_MAX] == 200 && u_out[LT_REDUCE_MIN] == 7);
 }
 
-/* All shards but the last have the same size; the last may be short, or empty with others. */
+/* All shards except the last have the same size; the last may be short, or empty, like others
+ * before it. */
 static void shards(void **state) {
     static const struct {
         int64_t count;
@@ -131,6 +133,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_have_the_order_of_members),
         cmocka_unit_test(sixteen_bits_are_rounded_once), cmocka_unit_test(extremes_keep_a_nan),
-        cmocka_unit_test(types_that_are_their_own), cmocka_unit_test(shards)};
+        cmocka_unit_test(types_that_are_not_widened), cmocka_unit_test(shards)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

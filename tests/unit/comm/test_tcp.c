@@ -1,6 +1,7 @@
-/* Ranks that exchange messages by TCP: who may connect while a world opens, what a rank sees of a
- * frame that no rank sends and of a rank that fails, and that a message without a receive delays no
- * other. The verbs themselves: test_verbs.c. The test is rank 0; its child is rank 1. */
+/* Ranks that exchange messages by TCP: which connections are accepted while a world opens, what a
+ * rank does with a frame that no rank sends and with a rank that fails, and that a message
+ * without a receive delays no other. test_verbs.c tests the verbs themselves. The test is rank 0;
+ * its child is rank 1. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <setjmp.h>
@@ -24,7 +25,7 @@
 #define TOKEN "the token of this run"
 #define EPOCH 3
 
-/* The first bytes of a connection, as tcp.c has them. */
+/* The first bytes of a connection, as in tcp.c. */
 typedef struct {
     uint64_t magic, epoch;
     int32_t rank, n;
@@ -38,7 +39,7 @@ static void put(const char *name, const char *value) {
     assert_int_equal(setenv(name, value, 1), 0);
 }
 
-/* What the launcher gives a rank. */
+/* Set the environment that the launcher gives a rank. */
 static void become(const char *rank) {
     put(LT_ENV_RANKS, "2");
     put(LT_ENV_RANK, rank);
@@ -59,7 +60,7 @@ static int end(void **state) {
     return 0;
 }
 
-/* A connection to the port at which a rank listens; it says this. -1: nobody listens. */
+/* Connect to the port on which a rank listens, and send this. -1: there is no listener. */
 static int knock(int rank, const void *data, size_t bytes) {
     struct sockaddr_in a = {.sin_family = AF_INET};
     lt_comm_store *s = NULL;
@@ -82,7 +83,7 @@ static int knock(int rank, const void *data, size_t bytes) {
     return fd;
 }
 
-/* Rank 1 in a process of its own; its exit status is 0 when fn is LT_OK. */
+/* Start rank 1 in a process of its own; its exit status is 0 if fn returns LT_OK. */
 static pid_t other_rank(lt_err (*fn)(lt_comm *c, lt_group *g)) {
     static const int ranks[] = {0, 1};
     const pid_t pid = fork();
@@ -129,7 +130,7 @@ static lt_err sum_rank(lt_comm *c, lt_group *g) {
 }
 
 /* Each of them is closed, and does not take the place of rank 1, which comes last. */
-static void strangers(void **state) {
+static void strangers_are_closed(void **state) {
     const greeting good = {.magic = MAGIC, .epoch = EPOCH, .rank = 1, .n = 2, .token = TOKEN};
     greeting bad[8];
     pid_t knocker;
@@ -145,8 +146,8 @@ static void strangers(void **state) {
     bad[3].rank = 2;
     bad[4].n = 3;
     (void)snprintf(bad[5].token, sizeof bad[5].token, "%s", "another token");
-    memset(bad[6].token, 't', sizeof bad[6].token); /* Without an end. */
-    bad[7].rank = 1 << 30;                          /* Nothing is there in memory. */
+    memset(bad[6].token, 't', sizeof bad[6].token); /* Without a final zero. */
+    bad[7].rank = 1 << 30;                          /* There is no such rank. */
     knocker = fork();
     assert_true(knocker >= 0);
     if (knocker == 0) { /* While rank 0 waits for rank 1. */
@@ -154,9 +155,9 @@ static void strangers(void **state) {
         for (size_t i = 0; i < 8; i++) {
             char byte;
             const int fd = knock(0, &bad[i], sizeof bad[i]);
-            wrong += fd < 0 || recv(fd, &byte, 1, 0) > 0; /* Waits until it is closed. */
+            wrong += fd < 0 || recv(fd, &byte, 1, 0) > 0; /* Wait until it is closed. */
         }
-        wrong += knock(0, "GET", 3) < 0; /* Silent from here on. */
+        wrong += knock(0, "GET", 3) < 0; /* It sends nothing further. */
         ended_well(other_rank(sum_rank));
         _exit(wrong);
     }
@@ -166,8 +167,9 @@ static void strangers(void **state) {
     ended_well(knocker);
 }
 
-/* A new connection when as many silent ones wait as there are places: the oldest goes. */
-static void crowd(void **state) {
+/* A new connection arrives while as many silent ones wait as there are places: the oldest is
+ * closed. */
+static void the_oldest_silent_connection_is_closed(void **state) {
     pid_t knocker = fork();
     lt_comm *c = NULL;
     lt_group *g;
@@ -202,7 +204,7 @@ static float *numbers(float first) {
 
 static lt_err late_receiver(lt_comm *c, lt_group *g) {
     float *got = numbers(0.0f), *want = numbers(7.0f);
-    lt_err err = sum_rank(c, g); /* It was called after the send, and comes first. */
+    lt_err err = sum_rank(c, g); /* It was called after the send, and completes first. */
     if (err == LT_OK) {
         err = lt_recv(g, 0, got, LARGE, LT_F32, NULL);
     }
@@ -214,7 +216,7 @@ static lt_err late_receiver(lt_comm *c, lt_group *g) {
     return err;
 }
 
-/* 12 MB are more than the connection holds. */
+/* 12 MB are more than the connection buffers. */
 static void a_message_without_a_receive_delays_no_other(void **state) {
     const pid_t pid = other_rank(late_receiver);
     lt_comm *c = NULL;
@@ -265,7 +267,7 @@ static lt_err sends_more(lt_comm *c, lt_group *g) {
     return lt_send(g, 0, x, 3, LT_F32, NULL);
 }
 
-static void a_failure_is_told(void **state) {
+static void a_failure_is_reported(void **state) {
     (void)state;
     fails("rank 1 has had enough", 10.0, aborts);
 }
@@ -280,7 +282,7 @@ static void another_size_is_named(void **state) {
     fails("rank 1 sends 12 bytes, rank 0 awaits 8", 10.0, sends_more);
 }
 
-/* The test itself is rank 1, and sends a frame, or ends its side of the connection. */
+/* The test itself is rank 1, and sends a frame, or closes its side of the connection. */
 static void forged(const void *frame, size_t bytes, const char *says) {
     const greeting good = {.magic = MAGIC, .epoch = EPOCH, .rank = 1, .n = 2, .token = TOKEN};
     const pid_t pid = fork();
@@ -297,7 +299,7 @@ static void forged(const void *frame, size_t bytes, const char *says) {
         _exit(right ? 0 : 1);
     }
     fd = knock(0, "", 0);
-    later = knock(0, "", 0); /* Does not take the place of the one that says who it is. */
+    later = knock(0, "", 0); /* It does not take the place of the one that identifies itself. */
     (void)usleep(10000);
     assert_true(fd >= 0 && later >= 0);
     assert_int_equal(send(fd, &good, sizeof good, MSG_NOSIGNAL), sizeof good);
@@ -307,7 +309,7 @@ static void forged(const void *frame, size_t bytes, const char *says) {
     if (frame != NULL) {
         assert_int_equal(send(fd, frame, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
     } else {
-        (void)usleep(50000); /* Rank 0 has found nothing to read before. */
+        (void)usleep(50000); /* Before this, rank 0 has found nothing to read. */
         assert_int_equal(shutdown(fd, SHUT_WR), 0);
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -321,13 +323,14 @@ static void forged_frames(void **state) {
     const struct {
         int32_t kind, id, tag, unused;
         uint64_t bytes;
-    } frames[] = {{0, 0, 0, 0, 0},        /* No kind. */
-                  {2, -1, 0, 0, 8},       /* DATA for no request: less than the first, */
-                  {2, 1 << 20, 0, 0, 8},  /* more than the last, */
-                  {2, 5, 0, 0, 8},        /* one that is not used, */
-                  {2, 0, 0, 0, 1 << 30},  /* and of another size than was asked for. */
-                  {3, 9, 0, 0, 8},        /* UNEQUAL for no request. */
-                  {4, 0, 0, 0, 1 << 20}}; /* FAILED with too long a reason. */
+    } frames[] = {{0, 0, 0, 0, 0}, /* An unknown kind. */
+                  /* DATA for a request that does not exist: before the first, */
+                  {2, -1, 0, 0, 8},
+                  {2, 1 << 20, 0, 0, 8},  /* after the last, */
+                  {2, 5, 0, 0, 8},        /* one that is not in use, */
+                  {2, 0, 0, 0, 1 << 30},  /* and of another size than requested. */
+                  {3, 9, 0, 0, 8},        /* UNEQUAL for a request that does not exist. */
+                  {4, 0, 0, 0, 1 << 20}}; /* FAILED with a reason that is too long. */
     (void)state;
     for (size_t i = 0; i < sizeof frames / sizeof *frames; i++) {
         begin(NULL);
@@ -337,7 +340,7 @@ static void forged_frames(void **state) {
     store = NULL;
 }
 
-/* An end without an error: everything that was sent has been read. */
+/* The stream ends without an error: everything that was sent has been read. */
 static void a_stream_that_ends(void **state) {
     (void)state;
     forged(NULL, 0, "rank 1 has closed its connection (127.0.0.1:");
@@ -345,10 +348,10 @@ static void a_stream_that_ends(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(strangers, begin, end),
-        cmocka_unit_test_setup_teardown(crowd, begin, end),
+        cmocka_unit_test_setup_teardown(strangers_are_closed, begin, end),
+        cmocka_unit_test_setup_teardown(the_oldest_silent_connection_is_closed, begin, end),
         cmocka_unit_test_setup_teardown(a_message_without_a_receive_delays_no_other, begin, end),
-        cmocka_unit_test_setup_teardown(a_failure_is_told, begin, end),
+        cmocka_unit_test_setup_teardown(a_failure_is_reported, begin, end),
         cmocka_unit_test_setup_teardown(an_end_is_noticed, begin, end),
         cmocka_unit_test_setup_teardown(another_size_is_named, begin, end),
         cmocka_unit_test(forged_frames),

@@ -1,5 +1,5 @@
-/* When calls were under way, and what their callers waited (comm/times.c, tensor/timeline.h): a
- * rank that comes 0.1 s late, on ranks as threads. */
+/* When calls were in flight, and how long their callers waited (comm/times.c, tensor/timeline.h):
+ * a rank that is 0.1 s late, with ranks as threads. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,15 +17,15 @@
 #include "tensor/timeline.h"
 
 #define LATE_US 100000
-#define LATE_S  0.09 /* A sleep may not be cut short by more than the clock's grain. */
+#define LATE_S  0.09 /* A sleep may be cut short by no more than the clock's resolution. */
 
-/* What the ranks saw; read when all have ended. */
+/* What the ranks observed; read after all have ended. */
 typedef struct {
     double waited_s, moved_s;
     int64_t n_spans;
     lt_comm_call calls[3];
     bool recalled[3];
-    double later_s; /* Moved after it was asked for. */
+    double later_s; /* What moved after the report. */
 } seen;
 static seen of_rank[2];
 static bool keeps;
@@ -51,12 +51,12 @@ static lt_err meet(lt_comm *c, void *ctx) {
         (void)usleep(LATE_US);
         LT_TRY(lt_recv(g, 0, &x[0], 1, LT_F32, NULL));
         LT_TRY(lt_recv(g, 0, &x[1], 1, LT_F32, NULL));
-    } else { /* Two sends at once, which are one time under way. */
+    } else { /* Two sends at once, whose time in flight counts once. */
         LT_TRY(lt_send(g, 1, &x[0], 1, LT_F32, &work[0]));
         LT_TRY(lt_send(g, 1, &x[1], 1, LT_F32, &work[1]));
         LT_TRY(lt_comm_wait(c, work[0]));
         LT_TRY(lt_comm_wait(c, work[1]));
-        LT_TRY(lt_comm_wait(c, work[1])); /* It is done: no wait. */
+        LT_TRY(lt_comm_wait(c, work[1])); /* It is done, so there is no wait. */
     }
     s->moved_s = lt_comm_moved(c);
     s->later_s = lt_comm_moved(c);
@@ -78,8 +78,8 @@ static void run(bool keep) {
     assert_int_equal(lt_comm_run_threads(2, NULL, meet, NULL), LT_OK);
 }
 
-/* Rank 1 sleeps from the barrier on. Where rank 0 is held up behind the barrier, it waits for less
- * than that: such a meeting is repeated. */
+/* Rank 1 sleeps after the barrier. If rank 0 is delayed after the barrier, it waits for less than
+ * that, and the run is repeated. */
 static void run_until_met(void) {
     for (int tries = 0; tries < 50; tries++) {
         run(false);
@@ -103,9 +103,10 @@ static void transfers_are_counted_once(void **state) {
     (void)state;
     run_until_met();
     assert_true(of_rank[0].moved_s >= LATE_S);
-    assert_true(of_rank[0].moved_s <= of_rank[0].waited_s + 0.5 * LATE_S); /* Not once a send. */
+    /* Not once per send. */
+    assert_true(of_rank[0].moved_s <= of_rank[0].waited_s + 0.5 * LATE_S);
     assert_true(of_rank[1].moved_s == 0.0); /* A receive counts at its sender. */
-    assert_true(of_rank[0].later_s == 0.0); /* What was asked for is not told again. */
+    assert_true(of_rank[0].later_s == 0.0); /* What was reported is not reported again. */
 }
 
 static void calls_are_recalled(void **state) {
@@ -122,7 +123,7 @@ static void calls_are_recalled(void **state) {
         assert_true(c[0].is_pair && c[1].call == c[0].call + 1);
         assert_true(c[0].issued_ns <= c[0].started_ns && c[0].started_ns <= c[0].done_ns);
     }
-    /* The send lasts until the receive has come. */
+    /* The send lasts until the receive has been called. */
     assert_true(of_rank[0].calls[0].done_ns >= of_rank[1].calls[0].issued_ns);
     assert_true((double)(of_rank[0].calls[0].done_ns - of_rank[0].calls[0].started_ns) >=
                 LATE_S * 1e9);
@@ -134,7 +135,7 @@ static void spans_are_kept(void **state) {
     assert_true(of_rank[0].n_spans >= 1 && of_rank[0].n_spans <= 2);
 }
 
-/* Spans of the clock: outer ones hold inner ones, and phases are kept on demand only. */
+/* Spans of the clock: outer ones contain inner ones, and phases are kept only on demand. */
 static void spans_nest(void **state) {
     lt_device device = {.backend = lt_backend_cpu()};
     lt_timeline t;
@@ -143,7 +144,7 @@ static void spans_nest(void **state) {
     lt_timeline_open(&t, &device, NULL);
     for (int keep = 0; keep < 2; keep++) {
         assert_int_equal(lt_timeline_restart(&t, keep), LT_OK);
-        for (int i = 0; i < 300; i++) { /* More than the first room. */
+        for (int i = 0; i < 300; i++) { /* More than the initial capacity. */
             assert_int_equal(lt_timeline_begin(&t, &outer, LT_SPAN_FORWARD, i, 0), LT_OK);
             assert_int_equal(lt_timeline_begin(&t, &inner, LT_SPAN_HOST_WAIT, 7, 0), LT_OK);
             assert_int_equal(lt_timeline_end(&t, &inner), LT_OK);
@@ -164,7 +165,7 @@ static void spans_nest(void **state) {
     lt_timeline_close(&t);
 }
 
-/* ---- Times that a transport tells ---- */
+/* ---- Times reported by a transport ---- */
 
 static uint64_t told_from, told_to;
 static bool told;
@@ -198,8 +199,8 @@ static void done(lt_comm *c, const lt_call *call, uint64_t from, uint64_t to) {
     lt_comm_note_end(c, call);
 }
 
-/* Calls that overlap count the time that either is under way, in any order; calls of a group of
- * one, receives and calls that were not measured count none. */
+/* Overlapping calls count the time during which either is in flight, in any order; calls of a
+ * group of one, receives and calls that were not measured count nothing. */
 static void times_that_overlap_count_once(void **state) {
     static const lt_transport transport = {.name = "told", .took = tells};
     lt_comm *c = telling(&transport);
@@ -213,9 +214,9 @@ static void times_that_overlap_count_once(void **state) {
     done(c, &send, 1000, 2000);
     assert_true(fabs(lt_comm_moved(c) - 1000e-9) < 1e-15);
     done(c, &send, 3000, 4000);
-    done(c, &send, 3500, 4500); /* Half of it is counted already. */
+    done(c, &send, 3500, 4500); /* Half of it is already counted. */
     assert_true(fabs(lt_comm_moved(c) - 1500e-9) < 1e-15);
-    done(c, &send, 3900, 4400); /* All of it is. */
+    done(c, &send, 3900, 4400); /* All of it is already counted. */
     done(c, &send, 4500, 4500);
     assert_true(lt_comm_moved(c) == 0.0);
     done(c, &recv, 5000, 6000);

@@ -1,7 +1,7 @@
-/* Every verb on ranks as threads. The data that a member sends are a function of (member, element),
- * so each rank can compute, in the order of the members and to the bit, what it must receive. A
- * rank reports a mistake through its error, because cmocka's assertions work only on the main
- * thread. */
+/* Every verb on ranks as threads. The data that a member sends are a function of (member,
+ * element), so each rank can compute, in the order of the members and to the bit, what it must
+ * receive. A rank reports a mismatch through its error, because cmocka's assertions work only on
+ * the main thread. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -70,7 +70,7 @@ static lt_err all_to_all(lt_group *g, void *dst, const int64_t *receives, const 
 static const lt_dtype reduced[] = {LT_F32, LT_BF16, LT_F16, LT_F64, LT_I64, LT_I32, LT_U8};
 static const int64_t counts[] = {0, 1, 2, 7, 64, 1000, 5003};
 
-/* Element i of member r's data, of which some are negative; small whole numbers of whole types. */
+/* Element i of member r's data; some are negative; small whole numbers for integer types. */
 static double value(int r, int64_t i) {
     return (double)(int64_t)(lt_rng_mix((uint64_t)i * 64 + (uint64_t)r) % 20011) / 16.0 - 600.0;
 }
@@ -317,7 +317,7 @@ static lt_err move_rank(lt_comm *c, void *ctx) {
     return lt_barrier(g);
 }
 
-static void movements(void **state) {
+static void data_moves_to_the_right_ranks(void **state) {
     static const int sizes[] = {1, 2, 3, 4, 5, 8};
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -327,15 +327,16 @@ static void movements(void **state) {
     }
 }
 
-/* ---- Many calls under way -------------------------------------------------------------------- */
+/* ---- Many calls in flight
+ * -------------------------------------------------------------------- */
 
 #define N_WAVES 40
 #define N_WORDS 300
 #define N_CROWD 4
 
-/* Every rank sends to every other before it receives, with collectives of two groups between, and
- * waits for all at the end: more calls than the ring holds, in an order that would stand still if a
- * send waited for its receive. */
+/* Every rank sends to every other before it receives, with collectives of two groups in between,
+ * and waits for everything at the end: more calls than the ring holds, in an order that would
+ * deadlock if a send waited for its receive. */
 typedef struct {
     int32_t out[N_CROWD][N_WORDS], in[N_CROWD][N_WORDS];
     float sums[2];
@@ -416,7 +417,7 @@ static void many_calls_under_way(void **state) {
 
 /* ---- Messages of several pieces -------------------------------------------------------------- */
 
-/* Sizes around the pieces in which mpi.c cuts messages: 512 KiB where sums are made. */
+/* Sizes near the pieces into which mpi.c cuts messages: 512 KiB for reductions. */
 static lt_err large_rank(lt_comm *c, void *ctx) {
     static const int64_t sizes[] = {131072, 131073, 400001, 1000003};
     const int n = lt_comm_size(c), own = lt_comm_rank(c);
@@ -450,10 +451,11 @@ done:
     return err;
 }
 
-/* ---- Alone, and what is refused -------------------------------------------------------------- */
+/* ---- One rank, and refusals
+ * ------------------------------------------------------------------ */
 
-/* A verb of a group of one member is done in its turn, too: who waits for it has waited for all
- * collectives before it. Rank 1 lets rank 0 wait for the first. */
+/* A verb in a group of one member is done in its turn, too: waiting for it means that all earlier
+ * collectives are done. Rank 1 makes rank 0 wait for the first. */
 static lt_err in_turn(lt_comm *c, void *ctx) {
     static const int both[] = {0, 1};
     const int rank = lt_comm_rank(c);
@@ -484,7 +486,7 @@ static void one_member_has_its_turn(void **state) {
     }
 }
 
-static void alone(void **state) {
+static void one_rank_alone(void **state) {
     const int zero[] = {0, 0}, one[] = {1};
     float x = 3.0f, y = 0.0f;
     lt_comm_work w;
@@ -511,13 +513,14 @@ static void alone(void **state) {
     assert_int_equal(lt_comm_run_threads(0, NULL, nan_rank, NULL), LT_ERR_ARG);
 }
 
-/* ---- The same between GPUs: one a rank, real or emulated ------------------------------------- */
+/* ---- The same between GPUs: one per rank, real or emulated
+ * ----------------------------------- */
 
 static lt_err (*const verb_ranks[])(lt_comm *, void *) = {reduce_rank, move_rank, nan_rank,
                                                           crowd_rank, large_rank};
 #define N_VERB_RANKS (sizeof verb_ranks / sizeof *verb_ranks)
 
-/* What all ranks have at once, in both orders of queue and call. */
+/* The verbs of all ranks at once, with queue and call in both orders. */
 static lt_err queue_rank(lt_comm *c, lt_queue *q) {
     const int64_t count = 100000;
     const size_t bytes = (size_t)count * sizeof(float);
@@ -531,7 +534,7 @@ static lt_err queue_rank(lt_comm *c, lt_queue *q) {
     for (int i = 0; i < 8; i++) {
         memset(z, 0, bytes);
         LT_TRY_DONE(up(z, bytes));
-        /* Nothing waits on the host: upload, sum, copy, sum of the copies, in their order. */
+        /* The host waits for nothing: upload, sum, copy, sum of the copies, in their order. */
         LT_TRY_DONE(mirror.device->backend->upload(q, on(x), x, bytes));
         LT_TRY_DONE(lt_all_reduce(g, on(y), on(x), count, LT_F32, LT_REDUCE_SUM, &work));
         LT_TRY_DONE(lt_comm_order(c, work, q));
@@ -557,9 +560,9 @@ done:
     return err;
 }
 
-/* Rows of a reduce_scatter that go as soon as they are complete, which they are after a while, when
- * `release` is set; this rank's own is completed when the others are under way. Some members' rows
- * go early, and the rest with the call. */
+/* Rows of a reduce_scatter that are sent as soon as they are complete. They are complete a while
+ * later, when `release` is set; this rank's own row is completed while the others are in flight.
+ * Rows of some members are sent early, the rest with the call. */
 static lt_err early_case(lt_group *g, lt_queue *q, int64_t count, lt_dtype dtype) {
     const int n = lt_group_size(g), own = lt_group_rank(g);
     const size_t bytes = (size_t)count * lt_dtype_bytes(dtype);
@@ -614,7 +617,7 @@ static lt_err early_rank(lt_comm *c, lt_queue *q) {
     return err;
 }
 
-/* Run every function above on this rank's GPU: of its number. */
+/* Run every function above on the GPU whose number is that of this rank. */
 static lt_err gpu_rank(lt_comm *host, void *ctx) {
     const lt_comm_options o = {.check = *(const bool *)ctx, .deadline_s = 60.0};
     lt_err err = LT_OK;
@@ -653,11 +656,11 @@ static bool has_gpus(int n) {
     return has;
 }
 
-static void gpus(void **state) {
+static void reductions_and_movements_on_gpus(void **state) {
     static const int sizes[] = {2, 3, 4};
     int n = 0;
     (void)state;
-    /* Core: two ranks are those of gpus_by_launch. */
+    /* Core: gpus_by_launch covers two ranks. */
     for (size_t i = core_only() ? 1 : 0; i < sizeof sizes / sizeof *sizes && has_gpus(sizes[i]);
          i++, n++) {
         bool check = i % 2 == 0;
@@ -672,7 +675,7 @@ static void gpus(void **state) {
 
 /* ---- The same between processes -------------------------------------------------------------- */
 
-/* A rank of mpirun or launch runs every function above, with or without the check of calls. */
+/* A rank of mpirun or launch runs every function above, with the check of calls or without it. */
 static int as_process(bool check, bool on_gpu) {
     const lt_comm_options o = {.check = check};
     const bool apart = lt_launched_apart();
@@ -708,7 +711,7 @@ static void processes(void **state) {
     }
 }
 
-static void by_launch(void **state) {
+static void processes_of_launch(void **state) {
     static const int sizes[] = {1, 2, 3, 4, 5, 8};
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -721,8 +724,8 @@ static void by_launch(void **state) {
     }
 }
 
-/* As on several machines, which here are all this one: by TCP. */
-static void by_hosts(void **state) {
+/* By TCP, as between several machines, which here are all this one. */
+static void hosts_of_launch(void **state) {
     static const char *const hosts[] = {"localhost",   "localhost:2", "localhost:3",
                                         "localhost:4", "localhost:5", "localhost:8"};
     (void)state;
@@ -762,14 +765,20 @@ int main(int argc, char **argv) {
                           argc > 1 && strcmp(argv[1], "gpu") == 0);
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reductions),     cmocka_unit_test(nan_is_kept),
-        cmocka_unit_test(movements),      cmocka_unit_test(many_calls_under_way),
-        cmocka_unit_test(large_messages), cmocka_unit_test(one_member_has_its_turn),
-        cmocka_unit_test(alone),          cmocka_unit_test(processes),
-        cmocka_unit_test(by_launch),      cmocka_unit_test(gpus),
-        cmocka_unit_test(gpus_by_launch), cmocka_unit_test(by_hosts),
+        cmocka_unit_test(reductions),
+        cmocka_unit_test(nan_is_kept),
+        cmocka_unit_test(data_moves_to_the_right_ranks),
+        cmocka_unit_test(many_calls_under_way),
+        cmocka_unit_test(large_messages),
+        cmocka_unit_test(one_member_has_its_turn),
+        cmocka_unit_test(one_rank_alone),
+        cmocka_unit_test(processes),
+        cmocka_unit_test(processes_of_launch),
+        cmocka_unit_test(reductions_and_movements_on_gpus),
+        cmocka_unit_test(gpus_by_launch),
+        cmocka_unit_test(hosts_of_launch),
     };
-    if (core_only()) { /* Beside an emulated GPU; the unit program itself runs the others. */
+    if (core_only()) { /* With an emulated GPU; the unit program on the CPU runs the others. */
         cmocka_set_test_filter("gpus*");
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
