@@ -13,7 +13,7 @@
 
 enum { ASCENDING_VOCAB = 60000, ASCENDING_LONGEST = 1000 };
 
-/* n documents of these numbers of tokens. */
+/* Write n documents of these lengths in tokens. */
 static inline void write_ascending(const char *to, const int32_t *sizes, size_t n) {
     lt_shard_writer *w = NULL;
     int32_t at = 0;

@@ -101,7 +101,7 @@ static void equals_transformers(void **state) {
     assert_true(n > 200 && errors > 0);
 }
 
-/* The text whose tokens are marked. */
+/* The text whose tokens have labels. */
 static char *learnt(const lt_chat_rows *c, const char *line) {
     lt_ids ids = {0};
     unsigned char *mask = NULL;
@@ -131,7 +131,7 @@ static void expect_learnt(const lt_chat_rows *c, const char *line, const char *w
     "\"content\": \"one\"}, {\"role\": \"user\", \"content\": \"b?\"}, {\"role\": "                \
     "\"assistant\", \"content\": \"two\"}]}"
 
-static void which_turns(void **state) {
+static void turns_that_are_learnt(void **state) {
     static const char tagged[] = "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' "
                                  "%}{% generation %}{{ m.content }};{% endgeneration %}{% else %}"
                                  "{{ m.content }}{% endif %}{% endfor %}";
@@ -158,7 +158,8 @@ static void which_turns(void **state) {
     lt_chat_template_close(t);
 }
 
-/* The shapes of chat_shape.h: in each the answer is learnt, and what is only context is not. */
+/* The other shapes in chat_shape.h: in each of them the answer is learnt, and what is only
+ * context is not. */
 static void other_shapes(void **state) {
     static const char *const cases[][2] = {
         {"{'conversations': [{'from': 'human', 'value': 'a'}, {'from': 'gpt', 'value': 'b'}]}",
@@ -227,8 +228,9 @@ static void other_shapes(void **state) {
     lt_chat_template_close(t);
 }
 
-/* A text with U+0000 is whole, and a member `system` comes first, whatever the shape. */
-static void whole_lines(void **state) {
+/* A text that contains U+0000 is read completely, and a member `system` comes first, whatever the
+ * shape. */
+static void lines_are_read_completely(void **state) {
     static const struct {
         const char *line, *says;
         size_t bytes;
@@ -264,8 +266,8 @@ static void whole_lines(void **state) {
     }
 }
 
-/* With {% generation %} too, an answer of weight 0 is read and not learnt; where spans and answers
- * differ in number, which to leave out is not guessed. */
+/* With {% generation %}, too, an answer of weight 0 is read and not learnt; if spans and answers
+ * differ in number, which one to leave out is not guessed. */
 static void silent_answers(void **state) {
     static const char line[] =
         "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": "
@@ -357,7 +359,8 @@ static void lone_surrogates(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const size_t n = strlen(cases[i].line);
         lt_lone_escapes lone;
-        char *line = malloc(n + 1); /* Of its very size, so that a sanitizer sees a step too far. */
+        /* Of exactly its size, so that a sanitizer sees a read past its end. */
+        char *line = malloc(n + 1);
         assert_non_null(line);
         memcpy(line, cases[i].line, n);
         lone = lt_json_line_lone(line, n);
@@ -390,8 +393,9 @@ done:
     return err;
 }
 
-/* BOS once, EOD silent, a bad line by its number, and what stands before it kept. */
-static void into_a_shard(void **state) {
+/* BOS once, EOD without a label, a bad line reported by its number, and the lines before it
+ * kept. */
+static void conversations_become_a_shard(void **state) {
     static const char lines[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, "
                                 "{\"role\": \"assistant\", \"content\": \"b\\ud800\"}]}\n";
     static const char template_text[] =
@@ -426,7 +430,7 @@ static void into_a_shard(void **state) {
     assert_int_equal(stats.documents, 1);
     assert_int_equal(lt_file_read(&mask, &n, path, 1000), LT_OK);
     assert_int_equal(n, stats.tokens);
-    assert_memory_equal(mask, "\0\0\0\1", 4); /* BOS a : b */
+    assert_memory_equal(mask, "\0\0\0\1", 4); /* BOS a : b. */
     assert_int_equal(mask[n - 1], 0);
     assert_int_equal(stats.labels, n - 4);
     free(mask);
@@ -440,10 +444,10 @@ static void into_a_shard(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_transformers), cmocka_unit_test(which_turns),
-        cmocka_unit_test(bad_lines_are_named), cmocka_unit_test(lone_surrogates),
-        cmocka_unit_test(into_a_shard),        cmocka_unit_test(other_shapes),
-        cmocka_unit_test(whole_lines),         cmocka_unit_test(silent_answers),
+        cmocka_unit_test(equals_transformers),          cmocka_unit_test(turns_that_are_learnt),
+        cmocka_unit_test(bad_lines_are_named),          cmocka_unit_test(lone_surrogates),
+        cmocka_unit_test(conversations_become_a_shard), cmocka_unit_test(other_shapes),
+        cmocka_unit_test(lines_are_read_completely),    cmocka_unit_test(silent_answers),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -17,7 +17,7 @@
 
 #define GOLDENS "tests/golden/data/chat_templates.jsonl"
 
-/* The text, malloc'ed, or NULL with the message of the failure. */
+/* The text, malloc'ed, or NULL, with the message of the failure. */
 static char *render(const char *template_text, size_t bytes, const json_t *context, lt_err *err) {
     lt_chat_template *t = NULL;
     char *text = NULL;
@@ -114,7 +114,8 @@ static void equals_transformers(void **state) {
         lt_err err;
         char *got;
         assert_non_null(row);
-        if (want == NULL) { /* A template to come back to, or the context of the random ones. */
+        /* A template that is to be added later, or the context of the random ones. */
+        if (want == NULL) {
             if (text != NULL) {
                 json_object_set(templates, json_string_value(name), (json_t *)(uintptr_t)text);
             } else {
@@ -190,7 +191,7 @@ static void bounds_hold(void **state) {
     assert_int_equal(err, LT_ERR_LIMIT);
 }
 
-/* As Python's integers. */
+/* As in Python's integers. */
 static void powers(void **state) {
     (void)state;
     expect("{{ (-1) ** 2 }} {{ (-1) ** 3 }} {{ 0 ** 0 }} {{ 0 ** 3 }} {{ 1 ** 9 }} {{ (-1) ** 0 }} "
@@ -233,7 +234,7 @@ static void write_file(const char *folder, const char *name, const char *text) {
     assert_int_equal(lt_file_write_atomic(path, text, strlen(text)), LT_OK);
 }
 
-static void models_bring_theirs(void **state) {
+static void models_have_templates(void **state) {
     char folder[] = "build/test_chat_template_XXXXXX", path[LT_PATH_BYTES];
     lt_chat_template *t = NULL;
     json_t *context = json_object();
@@ -258,7 +259,7 @@ static void models_bring_theirs(void **state) {
     assert_int_equal(lt_chat_template_open_model(&t, folder, NULL, "rag"), LT_ERR_NOT_FOUND);
     write_file(folder, "chat_template.jinja", "J");
     assert_int_equal(lt_path_join(path, folder, "model.safetensors"),
-                     LT_OK); /* A file of the folder does as well. */
+                     LT_OK); /* A file in the folder may be named instead. */
     assert_int_equal(lt_chat_template_open_model(&t, path, NULL, NULL), LT_OK);
     assert_string_equal(lt_chat_template_text(t), "J");
     lt_chat_template_close(t);
@@ -271,7 +272,7 @@ int main(void) {
         cmocka_unit_test(equals_transformers),   cmocka_unit_test(raise_is_an_error),
         cmocka_unit_test(bounds_hold),           cmocka_unit_test(powers),
         cmocka_unit_test(long_integers),         cmocka_unit_test(clock_can_be_set),
-        cmocka_unit_test(formats_are_templates), cmocka_unit_test(models_bring_theirs)};
+        cmocka_unit_test(formats_are_templates), cmocka_unit_test(models_have_templates)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,7 +166,7 @@ static void spellings_and_near_misses(void **state) {
 
 /* Two expressions with variables are tried at several points: the value of x at the first is not x.
  * The formula is that of drawn() in expression.c. */
-static void one_point_is_not_enough(void **state) {
+static void expressions_are_compared_at_several_points(void **state) {
     const uint64_t first = (lt_rng_mix((uint64_t)'x' * 4) >> 33) | 1u << 20;
     char text[32];
     const row expression = {.kind = LT_CHECK_NUMBER, .gold = "x"};
@@ -177,21 +177,21 @@ static void one_point_is_not_enough(void **state) {
 }
 
 /* What str.strip() removes, and re.findall() of empty matches: Python 3.11's results. */
-static void as_python_has_it(void **state) {
+static void strip_and_findall_as_in_python(void **state) {
     static const struct {
         const char *text, *bare;
-    } strips[] = {{"\xe2\x80\x80 a\xe2\x80\x8a\t", "a"}, /* U+2000, U+200A */
+    } strips[] = {{"\xe2\x80\x80 a\xe2\x80\x8a\t", "a"}, /* U+2000, U+200A. */
                   {"\xe2\x80\x99"
                    "a\xe2\x80\x99",
                    "\xe2\x80\x99"
-                   "a\xe2\x80\x99"}, /* U+2019 */
+                   "a\xe2\x80\x99"}, /* U+2019. */
                   {"\xe2\x80\x8b"
                    "a",
                    "\xe2\x80\x8b"
-                   "a"}, /* U+200B */
+                   "a"}, /* U+200B. */
                   {"\xe2\x80\xa8"
                    "a\xe2\x80\xaf\x1c",
-                   "a"}, /* U+2028, U+202F */
+                   "a"}, /* U+2028, U+202F. */
                   {"\xc2\xa0\xe3\x80\x80", ""}};
     int64_t n = 0;
     (void)state;
@@ -207,7 +207,7 @@ static void as_python_has_it(void **state) {
 }
 
 /* Which of several marks counts, and what a strict checker refuses. */
-static void marks(void **state) {
+static void which_mark_counts(void **state) {
     static const struct {
         const char *text;
         lt_answer_mark mark;
@@ -250,7 +250,7 @@ static void marks(void **state) {
          "<|message|>2",
          LT_ANSWER_LINE, "2"},
         {"<|channel|>analysis<|message|>\\boxed{1}", LT_ANSWER_NONE, ""},
-        {"\\boxed{1}[/THINK]", LT_ANSWER_NONE, ""}, /* Nothing behind the reasoning. */
+        {"\\boxed{1}[/THINK]", LT_ANSWER_NONE, ""}, /* Nothing follows the reasoning. */
         {"", LT_ANSWER_NONE, ""},
         {" \n\n", LT_ANSWER_NONE, ""},
         {"\\boxed{}", LT_ANSWER_NONE, ""},
@@ -268,19 +268,19 @@ static void marks(void **state) {
     }
 }
 
-/* What a model might write to be taken for right, and what a careless rule takes. The truth is 42;
- * "42%" and "1/4" are golds of their own. */
+/* What a model might write in order to pass, and what a careless rule accepts. The true answer is
+ * 42; "42%" and "1/4" are reference answers of their own. */
 static void adversarial_answers(void **state) {
     static const struct {
         const char *gold, *text;
-        bool strict, lenient, number; /* Is it right, by each set of marks? */
+        bool strict, lenient, number; /* Is it right, with each set of marks? */
     } cases[] = {
         {"42", "#### 42", true, true, true},
         {"42", "#### 42.", true, true, true},
         {"42", "#### $42", true, true, true},
         {"42", "#### 42 km", true, true, true},
         {"42", "#### 42 is wrong", false, false, true},
-        {"42", "#### 42 wrong", false, true, true}, /* A word, as in "42 apples". */
+        {"42", "#### 42 wrong", false, true, true}, /* A word follows, as in "42 apples". */
         {"42", "#### 42 apples", false, true, true},
         {"42", "#### 42 green apples", false, false, true},
         {"42 apples", "#### 42 apples", true, true, true},
@@ -328,7 +328,7 @@ static void adversarial_answers(void **state) {
         {"42", "<think>#### 42</think> #### 43", false, false, false},
         {"42", "</think>#### 42<think>", false, false, false},
         {"42", "#### 42\n#### ", false, false, true},
-        {"42", "#### 42%", false, false, true}, /* NUMBER does not read the sign. */
+        {"42", "#### 42%", false, false, true}, /* NUMBER does not read the percent sign. */
         {"42", "#### 4200%", true, true, false},
         {"42", "#### 42 percent", false, false, true},
         {"42%", "#### 42%", true, true, false},
@@ -340,7 +340,8 @@ static void adversarial_answers(void **state) {
         {"42 km", "#### 42", true, true, true},
         {"42 km", "#### 42 m", false, false, true},
         {"42 km", "#### 42 km is wrong", false, false, true},
-        {"-42", "5-42", false, false, true}, /* As the regular expressions of others have it. */
+        /* The regular expressions of other checkers accept it. */
+        {"-42", "5-42", false, false, true},
         {"1234.5", "so 1,234.5.", false, false, true},
         {"0.5", "it is .5!", false, false, true},
     };
@@ -382,7 +383,7 @@ static void strict_needs_a_mark(void **state) {
     lt_checker_close(c);
 }
 
-static void bad_golds(void **state) {
+static void bad_reference_answers_are_refused(void **state) {
     static const struct {
         lt_check_kind kind;
         const char *gold, *says;
@@ -409,7 +410,7 @@ static void bad_golds(void **state) {
     assert_int_equal(kind, LT_CHECK_LIST);
 }
 
-/* What takes long or much memory in other checkers is wrong here after a bounded time. */
+/* What takes long or much memory in other checkers is judged wrong here after a bounded time. */
 static void hostile_answers(void **state) {
     static char nested[4000];
     const row number = {.kind = LT_CHECK_NUMBER, .gold = "1"};
@@ -430,12 +431,12 @@ static void hostile_answers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spellings_and_near_misses),
-        cmocka_unit_test(one_point_is_not_enough),
-        cmocka_unit_test(as_python_has_it),
-        cmocka_unit_test(marks),
+        cmocka_unit_test(expressions_are_compared_at_several_points),
+        cmocka_unit_test(strip_and_findall_as_in_python),
+        cmocka_unit_test(which_mark_counts),
         cmocka_unit_test(adversarial_answers),
         cmocka_unit_test(strict_needs_a_mark),
-        cmocka_unit_test(bad_golds),
+        cmocka_unit_test(bad_reference_answers_are_refused),
         cmocka_unit_test(hostile_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* Files of conversations as shards: which are used, cut, left out or refused; and a shard found
- * again by content. */
+/* Files of conversations as shards: which conversations are used, cut, left out or refused; and a
+ * shard that is found again by its content. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 #include "lateen/data.h"
 
 #define TOKENIZER "tests/golden/data/demo_tokenizer.json"
-/* One token a letter or mark, so that lengths are known: "ab" is <a, b>. */
+/* One token per letter or mark, so that lengths are known: "ab" is <a, b>. */
 #define TEMPLATE                                                                                   \
     "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% "      \
     "endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
@@ -105,8 +105,8 @@ static void bad_rows(void **state) {
     assert_int_equal(stats.documents, 2);
 }
 
-/* Rows of 8: the first is cut in its answer, the second has no answer within them, the third
- * fits. */
+/* Rows of 8 tokens: the first is cut within its answer, the second has no answer within them, the
+ * third fits. */
 static void too_long(void **state) {
     static const char lines[] = SAYS("1 2 3 ", "4 5 6 7 8 9") SAYS("1 2 3 4 5 6 7 8 9 ", "q")
         SAYS("1 ", "2");
@@ -131,8 +131,8 @@ static void too_long(void **state) {
     says("of which rows hold 8");
 }
 
-/* The same content is the same shard, whatever its time; other content, template or length is
- * another. */
+/* The same content gives the same shard, whatever its time; other content, another template or
+ * another length gives another one. */
 static void found_by_content(void **state) {
     lt_conversations_options o = options(SAYS("k", "v"));
     lt_conversations_stats stats;

@@ -14,24 +14,24 @@
 #include "unit/data/ascending.h"
 #include "unit/scratch_folder.h"
 
-/* 1,000 tokens, of which a tenth is held out: from 900 on, or from the nearer end of the document
- * there, unless less than half of a tenth would be left. */
+/* Of 1,000 tokens a tenth is held out: from 900 on, or from the nearer end of the document there,
+ * unless less than half of a tenth would be left. */
 static void splits_at_the_nearer_end(void **state) {
     static const struct {
         int32_t lengths[4];
         double fraction;
         uint64_t cut;
     } cases[] = {{{1000}, 0.1, 900},         /* Nothing would be left. */
-                 {{900, 100}, 0.1, 900},     /* It ends there. */
-                 {{850, 150}, 0.1, 850},     /* 50 to either side: the earlier. */
+                 {{900, 100}, 0.1, 900},     /* A document ends there. */
+                 {{850, 150}, 0.1, 850},     /* Both ends are 50 away: the earlier one. */
                  {{848, 103, 49}, 0.1, 900}, /* 951 is nearer, but leaves 49. */
                  {{840, 110, 50}, 0.1, 950}, /* 950 is nearer, and leaves 50. */
                  {{899, 101}, 0.1, 899},
                  {{780, 121, 99}, 0.1, 901},
-                 {{800, 200}, 0.1, 800}, /* As far, and twice as much. */
+                 {{800, 200}, 0.1, 800}, /* As far away, and twice as much. */
                  {{799, 201}, 0.1, 900}, /* 1000 is nearer. */
                  {{400, 600}, 0.5, 400},
-                 {{1000}, 0.75, 250}, /* The beginning is nearer, but no place to cut. */
+                 {{1000}, 0.75, 250},              /* Held out: 0.4 tokens, rounded. */
                  {{333, 333, 334}, 0.0004, 1000}}; /* Held out: 0.4 tokens, rounded. */
     char prefix[LT_PATH_BYTES];
     (void)state;
@@ -61,7 +61,7 @@ static void splits_at_the_nearer_end(void **state) {
     }
 }
 
-/* Three shards, the middle one empty, with a BOS before and an EOD behind each document: positions
+/* Three shards, the middle one empty, with a BOS before and an EOD after each document: positions
  * count both. */
 static void shards_follow_each_other(void **state) {
     static const int32_t first[] = {3, 0, 2}, last[] = {1, 4};
@@ -84,7 +84,8 @@ static void shards_follow_each_other(void **state) {
     o.eod_id = 8;
     assert_int_equal(lt_doc_stream_open(&s, prefix, &o), LT_OK);
     assert_int_equal(s.n_shards, 2);
-    /* .bin: 2 bytes a token. .idx: 34, 12 a sequence, 8 for each of its documents and the end. */
+    /* .bin: 2 bytes per token. .idx: 34 bytes, 12 per sequence, and 8 for each of its documents
+     * and the end. */
     assert_int_equal(lt_doc_stream_mapped_bytes(&s), 2 * (5 + 5) + 2 * 34 + 12 * 5 + 8 * (4 + 3));
     assert_int_equal(s.doc_lo, 0);
     assert_int_equal(s.doc_hi, 5);

@@ -52,7 +52,7 @@ static uint64_t print_of(const lt_tokenize_options *o, uint64_t total) {
     return h;
 }
 
-static void of_a_shard(void **state) {
+static void fingerprints_of_a_shard(void **state) {
     const char *inputs[] = {one, two}, *turned[] = {two, one};
     const lt_tokenize_options base = {.inputs = inputs,
                                       .n_inputs = 2,
@@ -94,12 +94,12 @@ static void of_a_shard(void **state) {
     assert_int_not_equal(records, want);
     o.record_hash = 1;
     assert_int_not_equal(print_of(&o, 13), records);
-    SAME(o.n_threads = 9); /* These decide nothing about the shard. */
+    SAME(o.n_threads = 9); /* These do not change the shard. */
     SAME(o.commit_every_s = 9.0);
     SAME(o.out_prefix = "y");
 
     put(two, "more", 2001,
-        5); /* Another time, a billionth of a second later, other bytes, and all as it was. */
+        5); /* Another time, later by a nanosecond; other bytes; and then everything as before. */
     assert_int_not_equal(print_of(&base, 13), want);
     put(two, "more", 2000, 6);
     assert_int_not_equal(print_of(&base, 13), want);
@@ -109,12 +109,12 @@ static void of_a_shard(void **state) {
     assert_int_equal(print_of(&base, 13), want);
 }
 
-static void of_what_can_not_be_known(void **state) {
+static void fingerprints_of_unknown_input(void **state) {
     const char *pipe[] = {"-", one}, *folder_in[] = {folder}, *none[] = {one, "/no/such/file"};
     lt_tokenize_options o = {.inputs = pipe, .n_inputs = 2};
     uint64_t h, bytes;
     (void)state;
-    assert_int_not_equal(print_of(&o, 0), print_of(&o, 0)); /* Never the same again. */
+    assert_int_not_equal(print_of(&o, 0), print_of(&o, 0)); /* Never the same twice. */
     o.inputs = folder_in;
     o.n_inputs = 1;
     assert_int_not_equal(print_of(&o, 0), print_of(&o, 0));
@@ -135,7 +135,7 @@ static uint64_t loader_print(const lt_loader_options *o) {
     return s.fingerprint;
 }
 
-static void of_a_loader(void **state) {
+static void fingerprints_of_a_loader(void **state) {
     const lt_loader_source sources[] = {{"tests/golden/train/tokens", 1.0},
                                         {"tests/golden/train/valid", 1.0}},
                            weighed[] = {{"tests/golden/train/tokens", 1.0},
@@ -175,7 +175,7 @@ static void of_a_loader(void **state) {
     OTHER_ROWS(o.sources = turned);
     OTHER_ROWS(o.split = LT_SPLIT_TRAIN; o.val_fraction = 0.1);
     o = base;
-    o.world = 2; /* What decides no row. */
+    o.world = 2; /* These do not change the rows. */
     o.rank = 1;
     o.prefetch_rows = 8;
     assert_int_equal(loader_print(&o), want);
@@ -192,8 +192,8 @@ static void of_a_loader(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(of_a_shard),
-                                       cmocka_unit_test(of_what_can_not_be_known),
-                                       cmocka_unit_test(of_a_loader)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fingerprints_of_a_shard),
+                                       cmocka_unit_test(fingerprints_of_unknown_input),
+                                       cmocka_unit_test(fingerprints_of_a_loader)};
     return cmocka_run_group_tests(tests, make, unmake);
 }

@@ -1,5 +1,5 @@
-/* The GGUF container: a file built in memory reads back; every truncation and every false number
- * gives one clear error. */
+/* The GGUF container: a file built in memory is read back; every truncation and every false
+ * number gives one clear error. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +37,7 @@ static void put_str(image *m, const char *s) {
     put(m, s, strlen(s));
 }
 
-/* Two tensors of 32 and 64 floats worth of bytes, four metadata entries. */
+/* Two tensors the size of 32 and 64 floats, four metadata entries. */
 static void build(image *m, uint32_t version, uint64_t offset_b, uint32_t type_b,
                   const char *name_b) {
     const float eps = 0.5f;
@@ -117,8 +117,8 @@ static void reads_back(void **state) {
     lt_gguf_close(g);
 }
 
-/* A value of each type, alone and as an array of two, before a key that is found only if all sizes
- * are right. Sizes: the GGUF specification, gguf_metadata_value_type. */
+/* A value of each type, alone and as an array of two, before a key that is found only if all
+ * sizes are right. Sizes: the GGUF specification, gguf_metadata_value_type. */
 static void sizes_of_all_types(void **state) {
     static const struct {
         uint32_t type;
@@ -165,7 +165,7 @@ static void truncation_is_refused(void **state) {
     build(&m, 3, 32, LT_GGML_Q4_0, "two");
     for (size_t n = 0; n < m.n; n++) {
         lt_gguf *g = NULL;
-        /* Exactly sized, so that a sanitizer sees any overrun. */
+        /* Allocated with exactly this size, so that a sanitizer sees any overrun. */
         unsigned char *part = malloc(n + 1);
         memcpy(part, m.data, n);
         assert_int_not_equal(lt_gguf_parse(&g, part, n, "m"), LT_OK);
@@ -175,7 +175,7 @@ static void truncation_is_refused(void **state) {
     }
 }
 
-static void lies_are_refused(void **state) {
+static void false_numbers_are_refused(void **state) {
     static const struct {
         uint32_t version;
         uint64_t offset;
@@ -207,7 +207,7 @@ int main(void) {
         cmocka_unit_test(reads_back),
         cmocka_unit_test(sizes_of_all_types),
         cmocka_unit_test(truncation_is_refused),
-        cmocka_unit_test(lies_are_refused),
+        cmocka_unit_test(false_numbers_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

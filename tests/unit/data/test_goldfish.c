@@ -1,4 +1,4 @@
-/* Goldfish: the table equals torch's, the products follow the definition. */
+/* Goldfish loss: the table equals that of torch, the hashes follow the definition. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include "base/rng.h"
 #include "data/goldfish.h"
 
-static void table_is_torchs(void **state) {
+static void the_table_equals_that_of_torch(void **state) {
     char *text = NULL;
     uint64_t golden[66], sum = 0, fold = 0;
     uint32_t *table = malloc(LT_GOLDFISH_TABLE * sizeof *table);
@@ -71,9 +71,9 @@ static void windows_equal_the_definition(void **state) {
     free(table);
 }
 
-/* A label whose number in the table is exactly 1/k stays, as torch.rand(...) < 1/k says. With h = 1
- * the label's id is its place in the table. */
-static void the_bound_stays(void **state) {
+/* A label whose number in the table is exactly 1/k stays, as torch.rand(...) < 1/k has it. With h
+ * = 1 the label's id is its place in the table. */
+static void a_number_at_the_bound_stays_a_label(void **state) {
     uint32_t *table = malloc(LT_GOLDFISH_TABLE * sizeof *table);
     int n_at_bound = 0;
     (void)state;
@@ -100,9 +100,9 @@ static void the_bound_stays(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(table_is_torchs),
+        cmocka_unit_test(the_table_equals_that_of_torch),
         cmocka_unit_test(windows_equal_the_definition),
-        cmocka_unit_test(the_bound_stays),
+        cmocka_unit_test(a_number_at_the_bound_stays_a_label),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The loader: rows equal Megatron's, every label is seen once per epoch, several ranks and resumed
- * runs see the rows of one uninterrupted run. */
+/* The loader: rows equal Megatron's, every label is seen once per epoch, several ranks and
+ * resumed runs see the rows of one uninterrupted run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,8 +19,8 @@
 #include "data/shard_writer.h"
 #include "lateen/data.h"
 
-/* ---- Allocations are counted: malloc and its kin are wrapped, except under a sanitizer, which
- * does so itself. ---- */
+/* ---- Allocations are counted: malloc and related functions are wrapped, except under a
+ * sanitizer, which wraps them itself. ---- */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static const long *const allocations = NULL;
@@ -52,8 +52,8 @@ static lt_arena arena;
 static lt_batch batch;
 static lt_loader_source sources[2];
 
-/* What the mask says of a token: runs of about six, so that they cross documents and rows
- * anyhow. */
+/* Is a token a label? Runs of about six tokens, so that they cross documents and rows at any
+ * place. */
 static bool is_label(int32_t id) {
     return lt_rng_mix((uint64_t)id / 6) % 3 != 0;
 }
@@ -130,7 +130,7 @@ static void next(lt_loader *l, int64_t n) {
     }
 }
 
-/* A hash of the first n rows of the batch, every array. */
+/* A hash of the first n rows of the batch, over every array. */
 static uint64_t batch_hash(int64_t n, uint64_t h) {
     for (int64_t i = 0; i < n * batch.seq; i++) {
         h = lt_rng_mix(h ^ (uint32_t)batch.tokens[i]);
@@ -141,7 +141,7 @@ static uint64_t batch_hash(int64_t n, uint64_t h) {
     return h;
 }
 
-static void rows_equal_megatrons(void **state) {
+static void rows_equal_those_of_megatron(void **state) {
     static const struct {
         int64_t k, h;
         const char *path;
@@ -180,8 +180,8 @@ static void rows_equal_megatrons(void **state) {
     batch.seq = SEQ;
 }
 
-/* Token ids are positions, so a row can be checked by itself: in a document tokens ascend by one, a
- * label is the token plus one, and counting labels over an epoch gives each exactly once. */
+/* Token ids are positions, so a row can be checked by itself: in a document tokens ascend by one,
+ * a label is the token plus one, and over an epoch each label occurs exactly once. */
 static void check_epoch(lt_loader_options o) {
     static int seen[2 * N_TOKENS];
     lt_loader *l;
@@ -236,7 +236,8 @@ static void an_epoch_is_every_label_once(void **state) {
     }
 }
 
-/* Later epochs, whose cuts are moved, are whole too: three of them, three times each label. */
+/* Later epochs, which are cut at other places, are complete, too: in three of them each label
+ * occurs three times. */
 static void later_epochs_are_whole(void **state) {
     static int seen[N_TOKENS];
     lt_loader_options o = small();
@@ -252,7 +253,7 @@ static void later_epochs_are_whole(void **state) {
         }
     }
     for (int i = 1; i < N_TOKENS; i++) {
-        assert_true(seen[i] == 3 || seen[i] == 0); /* 0: a document's first token. */
+        assert_true(seen[i] == 3 || seen[i] == 0); /* 0: the first token of a document. */
     }
     lt_loader_close(l);
 }
@@ -275,8 +276,8 @@ static void best_fit_wastes_little(void **state) {
     lt_loader_close(l);
 }
 
-/* A row begins with a document and holds no other: as many rows an epoch as documents of at most
- * seq tokens, and one more for each further seq tokens of a longer one. */
+/* A row begins with a document and holds no other: an epoch has one row for each document of at
+ * most seq tokens, and one more for each further seq tokens of a longer one. */
 static void single_rows_hold_one_document(void **state) {
     lt_loader_options o = small();
     lt_shard *s;
@@ -335,8 +336,10 @@ static void rows_stay_in_their_window(void **state) {
         other_order += at[1][i] != row;
     }
     assert_in_range(moved, ROWS * 9 / 10, ROWS);
-    assert_in_range(other_order, ROWS * 9 / 10, ROWS);      /* The next epoch's. */
-    assert_int_not_equal(at[0][0] + WINDOW, at[0][WINDOW]); /* Nor that of the next window. */
+    /* The order of the next epoch differs, */
+    assert_in_range(other_order, ROWS * 9 / 10, ROWS);
+    /* and so does that of the next window. */
+    assert_int_not_equal(at[0][0] + WINDOW, at[0][WINDOW]);
     lt_loader_get_state(l, &s);
     lt_loader_close(l);
     o.shuffle_rows = WINDOW + 1;
@@ -379,7 +382,7 @@ static void ranks_together_see_one_sequence(void **state) {
             assert_memory_equal(&s, &state_after, sizeof s);
             lt_loader_close(l);
         }
-        o.world = 2; /* The state of one rank goes on with two. */
+        o.world = 2; /* The state of one rank is resumed by two. */
         for (o.rank = 0; o.rank < 2; o.rank++) {
             l = open_loader(&o);
             assert_int_equal(lt_loader_set_state(l, &mid), LT_OK);
@@ -392,8 +395,8 @@ static void ranks_together_see_one_sequence(void **state) {
     }
 }
 
-/* Batches of changing size, far over several epochs, stopped after every batch: through JSON, with
- * and without a thread. */
+/* Batches of changing size, over several epochs, stopped after every batch: the state passes
+ * through JSON, with and without a thread. */
 static void resumed_equals_uninterrupted(void **state) {
     const lt_loader_source with_mask[2] = {{masked, 1}, {other, 1}};
     (void)state;
@@ -433,8 +436,8 @@ static void resumed_equals_uninterrupted(void **state) {
 
 enum { BOS = 50001, EOD = 50000 };
 
-/* The label as a mask leaves it. An EOD that was put in goes with the token before it, a BOS is
- * silent. */
+/* The label that a mask leaves. An inserted EOD counts with the token before it; an inserted BOS
+ * has no label. */
 static int32_t masked_label(int32_t token, int32_t label) {
     const bool kept = label == EOD   ? token == BOS || is_label(token)
                       : label == BOS ? false
@@ -442,9 +445,10 @@ static int32_t masked_label(int32_t token, int32_t label) {
     return label >= 0 && kept ? label : LT_LABEL_IGNORED;
 }
 
-/* A masked shard gives the rows of the same shard without a mask, but for the silent labels; in
- * every packing and order, documents cut over rows or not, and beside a shard without a mask. */
-static void silent_tokens_are_no_labels(void **state) {
+/* A masked shard gives the rows of the same shard without a mask, except for the labels that are
+ * left out; in every packing and order, with documents cut over rows or not, and beside a shard
+ * without a mask. */
+static void masked_tokens_are_not_labels(void **state) {
     static int32_t tokens[ROOM * SEQ], labels[ROOM * SEQ], wanted[ROOM * SEQ];
     const lt_loader_source with_mask[2] = {{masked, 1}, {other, 1}};
     (void)state;
@@ -463,7 +467,7 @@ static void silent_tokens_are_no_labels(void **state) {
         lt_loader *plain = open_loader(&o);
         o.sources = with_mask;
         lt_loader *l = open_loader(&o);
-        for (int i = 0; i < 40; i++) { /* Over the epoch's end. */
+        for (int i = 0; i < 40; i++) { /* Beyond the end of the epoch. */
             next(plain, ROOM);
             memcpy(tokens, batch.tokens, sizeof tokens);
             memcpy(labels, batch.labels, sizeof labels);
@@ -478,7 +482,7 @@ static void silent_tokens_are_no_labels(void **state) {
                 silent += wanted[t] != labels[t];
                 learnt += wanted[t] >= 0;
             }
-            /* Whose an EOD row's lone BOS is cannot be told. */
+            /* If a row starts with a BOS, the document before it is unknown. */
             if (o.n_sources == 1 || !o.add_eod) {
                 assert_memory_equal(wanted, batch.labels, sizeof wanted);
             }
@@ -513,7 +517,7 @@ static void a_mask_must_fit_its_shard(void **state) {
         assert_int_equal(lt_loader_open(&l, &o), LT_ERR_FORMAT);
         assert_non_null(strstr(lt_error_message(), "one for each of its 20000 tokens"));
     }
-    put_mask(prefix, mask, N_TOKENS); /* Everything is a label: as if there were no mask. */
+    put_mask(prefix, mask, N_TOKENS); /* Everything is a label, as if there were no mask. */
     l = open_loader(&o);
     o.sources = sources;
     plain = open_loader(&o);
@@ -560,7 +564,7 @@ static void mixture_keeps_its_weights(void **state) {
     sources[0].weight = sources[1].weight = 1;
 }
 
-static void splits_part_the_documents(void **state) {
+static void splits_divide_the_documents(void **state) {
     static int side[N_TOKENS];
     (void)state;
     for (int split = LT_SPLIT_TRAIN; split <= LT_SPLIT_VAL; split++) {
@@ -591,7 +595,7 @@ static void splits_part_the_documents(void **state) {
     }
 }
 
-static void bos_and_eod_are_put_in(void **state) {
+static void bos_and_eod_are_inserted(void **state) {
     lt_loader_options o = small();
     lt_loader *l;
     const lt_loader_source two = {"tests/golden/data/megatron_i32", 1};
@@ -645,12 +649,12 @@ static void steps_allocate_nothing(void **state) {
     }
 }
 
-static void bad_input_is_told(void **state) {
+static void bad_input_is_reported(void **state) {
     lt_loader_options o = small();
     lt_loader *l = NULL;
     lt_loader_state s;
     (void)state;
-    /* Ids reach 19999: found by the thread, told to the caller, again and again. */
+    /* Ids reach 19999: the thread finds this, and the caller gets the error, again and again. */
     o.vocab_size = 10000;
     o.shuffle = LT_SHUFFLE_NONE;
     l = open_loader(&o);
@@ -696,7 +700,7 @@ static void bad_input_is_told(void **state) {
         c[9].world = 0;
         c[10].prefetch_rows = -1;
         c[11].bos_id = VOCAB;
-        c[12].mask_eod = true; /* Of which id? */
+        c[12].mask_eod = true; /* There is no EOD id. */
         c[13].pad_id = -2;
         if (lt_loader_open(&l, &c[i]) != LT_ERR_ARG) {
             fail_msg("options %zu are not refused", i);
@@ -710,7 +714,7 @@ static void bad_input_is_told(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_equal_megatrons),
+        cmocka_unit_test(rows_equal_those_of_megatron),
         cmocka_unit_test(an_epoch_is_every_label_once),
         cmocka_unit_test(later_epochs_are_whole),
         cmocka_unit_test(best_fit_wastes_little),
@@ -718,13 +722,13 @@ int main(void) {
         cmocka_unit_test(rows_stay_in_their_window),
         cmocka_unit_test(ranks_together_see_one_sequence),
         cmocka_unit_test(resumed_equals_uninterrupted),
-        cmocka_unit_test(silent_tokens_are_no_labels),
+        cmocka_unit_test(masked_tokens_are_not_labels),
         cmocka_unit_test(a_mask_must_fit_its_shard),
         cmocka_unit_test(mixture_keeps_its_weights),
-        cmocka_unit_test(splits_part_the_documents),
-        cmocka_unit_test(bos_and_eod_are_put_in),
+        cmocka_unit_test(splits_divide_the_documents),
+        cmocka_unit_test(bos_and_eod_are_inserted),
         cmocka_unit_test(steps_allocate_nothing),
-        cmocka_unit_test(bad_input_is_told),
+        cmocka_unit_test(bad_input_is_reported),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -54,8 +54,8 @@ static lt_loader *open_loader(const lt_loader_options *o) {
     return l;
 }
 
-/* A position goes on only where it would give the same rows. All that decides which tokens are in a
- * row is part of what is compared, and what does not is no part of it. */
+/* A position can be resumed only if it would give the same rows. Everything that decides which
+ * tokens are in a row is compared, and nothing else is. */
 static void a_position_belongs_to_its_rows(void **state) {
     static const lt_loader_source other_weights[2] = {{GOLDEN, 1}, {GOLDEN, 2}},
                                   shorter[2] = {{GOLDEN, 1}, {"tests/golden/data/megatron_i32", 1}};
@@ -86,7 +86,7 @@ static void a_position_belongs_to_its_rows(void **state) {
     c[OTHERS].rank = 1;
     c[OTHERS].world = 2;
     c[OTHERS + 1].prefetch_rows = 9;
-    c[OTHERS + 2].bos_id = c[OTHERS + 2].eod_id = 3; /* Neither is put in. */
+    c[OTHERS + 2].bos_id = c[OTHERS + 2].eod_id = 3; /* Neither is inserted. */
     c[OTHERS + 3].mask_documents = c[OTHERS + 3].reset_positions = false;
     c[OTHERS + 4].goldfish_k = 4;
     l = open_loader(&o);
@@ -103,8 +103,8 @@ static void a_position_belongs_to_its_rows(void **state) {
     }
 }
 
-/* The number by which a position is recognised is the same for all versions, or no run could go on
- * with a newer one. They were computed by Python's integers from the formula of splitmix64. */
+/* The number by which a position is recognised must be the same in all versions, or no run could
+ * be resumed by a newer one. Python computed these numbers from the formula of splitmix64. */
 static void positions_outlive_versions(void **state) {
     lt_loader_options o = small();
     lt_loader_state s;
@@ -117,7 +117,7 @@ static void positions_outlive_versions(void **state) {
         assert_true(s.fingerprint == (windows ? 0x949FECF97384384Du : 0xFA931AD2A83DA302u));
         lt_loader_close(l);
     }
-    /* Of 2^32 parts a third is 1431655765; the other source has what is left. */
+    /* A third of 2^32 parts is 1431655765; the other source has what is left. */
     const lt_loader_source thirds[2] = {{GOLDEN, 1}, {GOLDEN, 2}};
     o.sources = thirds;
     o.n_sources = 2;
@@ -128,8 +128,8 @@ static void positions_outlive_versions(void **state) {
     lt_loader_close(l);
 }
 
-/* A state is written whole or not at all, and nothing behind the room. */
-static void a_state_fits_its_room(void **state) {
+/* A state is written completely or not at all, and nothing is written past the buffer. */
+static void a_state_stays_within_its_buffer(void **state) {
     static const char text[] = "{\"rows\": 7, \"fingerprint\": \"00000000000000ff\", \"sources\": "
                                "[[1, 2, 3, 4, 5, -6], [7, 8, 9, 10, 11, 12]]}";
     const lt_loader_state s = {
@@ -173,8 +173,8 @@ static void bad_states_are_refused(void **state) {
     }
 }
 
-/* The golden shard has 40 documents; where it is split, one may be on both sides. */
-static void what_a_loader_says_of_itself(void **state) {
+/* The golden shard has 40 documents; if it is split, one of them may be on both sides. */
+static void information_about_a_loader(void **state) {
     static const struct {
         lt_pack packing;
         lt_shuffle shuffle;
@@ -214,9 +214,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_position_belongs_to_its_rows),
         cmocka_unit_test(positions_outlive_versions),
-        cmocka_unit_test(a_state_fits_its_room),
+        cmocka_unit_test(a_state_stays_within_its_buffer),
         cmocka_unit_test(bad_states_are_refused),
-        cmocka_unit_test(what_a_loader_says_of_itself),
+        cmocka_unit_test(information_about_a_loader),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

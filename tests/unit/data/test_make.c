@@ -1,6 +1,6 @@
-/* Makers and checkers agree: the answer of each problem, marked in each way, is right by its own
- * checker, and the answer of another problem is not, unless it is the same. The truth of the
- * answers is tested by tests/e2e/data_make.py. */
+/* Makers and checkers of problems agree: the answer of each problem, marked in each way, is right
+ * by its own checker, and the answer of another problem is not, unless it is the same.
+ * tests/e2e/data_make.py tests that the answers are true. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +57,7 @@ static void answers_pass_their_checker(void **state) {
     lt_maker_close(m);
 }
 
-/* Problem i does not depend on what was made before it. */
+/* Problem i does not depend on the problems made before it. */
 static void order_does_not_matter(void **state) {
     const lt_make_options o = {.kind = "all", .seed = 9, .level_min = 1, .level_max = 5};
     static char forth[60][8192];
@@ -80,8 +80,8 @@ static void order_does_not_matter(void **state) {
     lt_maker_close(other);
 }
 
-/* The text of a problem is a promise: a data set can be made again from its seed. */
-static void a_known_problem(void **state) {
+/* The text of a problem must not change: a data set can be made again from its seed. */
+static void the_text_of_a_problem_is_fixed(void **state) {
     const lt_make_options o = {.kind = "arithmetic", .seed = 1, .level_min = 2, .level_max = 2};
     lt_maker *m = NULL;
     lt_made p;
@@ -95,9 +95,9 @@ static void a_known_problem(void **state) {
     lt_maker_close(m);
 }
 
-/* All of every kind's text: question, steps and answer as they stand in a line (FNV-1a of 1,200
- * lines). A changed text is a changed data set, and changes this number. */
-static void all_known_problems(void **state) {
+/* The whole text of every kind: question, steps and answer as they are written in a line (FNV-1a
+ * of 1,200 lines). A changed text is a changed data set, and changes this number. */
+static void the_text_of_every_kind_is_fixed(void **state) {
     const lt_make_options o = {.kind = "all", .seed = 2, .level_min = 1, .level_max = 5};
     uint64_t hash = 0xcbf29ce484222325;
     lt_maker *m = NULL;
@@ -137,8 +137,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_pass_their_checker),
         cmocka_unit_test(order_does_not_matter),
-        cmocka_unit_test(a_known_problem),
-        cmocka_unit_test(all_known_problems),
+        cmocka_unit_test(the_text_of_a_problem_is_fixed),
+        cmocka_unit_test(the_text_of_every_kind_is_fixed),
         cmocka_unit_test(bad_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
-/* The packer beside the rules of its header: each label once, whatever the windows; best fit beside
- * a plain search; positions that belong to other data are refused. A token is its position. */
+/* The packer compared with the rules in its header: each label occurs once, whatever the windows;
+ * best fit against a plain search; positions that belong to other data are refused. A token is
+ * its position. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,8 +63,8 @@ static lt_loader *open_loader(lt_pack packing, lt_shuffle shuffle, int64_t seq) 
     return l;
 }
 
-/* In a document tokens ascend by one, a label is the token plus one, and each token that is not its
- * document's first is a label once. */
+/* In a document tokens ascend by one, a label is the token plus one, and each token that is not
+ * the first of its document is a label once. */
 static void check_epoch(lt_pack packing, lt_shuffle shuffle, int64_t seq, int64_t wanted) {
     static bool seen[ASCENDING_VOCAB];
     lt_loader *l = open_loader(packing, shuffle, seq);
@@ -110,11 +111,11 @@ static void windows_follow_each_other(void **state) {
     }
 }
 
-/* Documents of one token, which have nothing to predict, behind as many of two as fill a window of
- * pieces; and behind one whose rows fill a window of the stream. The epoch ends with the window: a
- * loader of one epoch gives no row of the next. A position of an older version, behind the window,
- * goes on with the next epoch. */
-static void nothing_is_left_behind_a_window(void **state) {
+/* Documents of one token, which have nothing to predict, follow as many of two tokens as fill a
+ * window of pieces, or one document whose rows fill a window of the stream. The epoch ends with
+ * the window: a loader of one epoch gives no row of the next. A position of an older version,
+ * past the window, continues with the next epoch. */
+static void no_row_follows_the_last_window(void **state) {
     lt_loader_state s;
     (void)state;
     for (size_t d = 0; d < LT_PACK_WINDOW + 3; d++) {
@@ -138,15 +139,15 @@ static void nothing_is_left_behind_a_window(void **state) {
     assert_int_equal(s.sources[0].row, 1);
     lt_loader_close(l);
     for (size_t d = 0; d < LT_PACK_WINDOW; d++) {
-        lengths[d] = 3; /* As rows are long. */
+        lengths[d] = 3; /* As long as a row. */
     }
     lengths[LT_PACK_WINDOW] = 1;
     write_ascending(prefix, lengths, LT_PACK_WINDOW + 1);
     check_epoch(LT_PACK_STREAM, LT_SHUFFLE_DOCUMENTS, 3, 2 * LT_PACK_WINDOW);
 }
 
-/* Longest first, each into the row with the least room that holds it (Ding et al. 2024,
- * arXiv:2404.10830), by a search over all rows. room[i]: tokens free in row i. */
+/* The longest first, each into the row with the least room that holds it (Ding et al. 2024,
+ * arXiv:2404.10830), by a search over all rows. room[i]: free tokens in row i. */
 static int64_t best_fit(int32_t *room, size_t n, int32_t seq) {
     static int32_t pieces[MANY];
     int64_t n_pieces = 0, n_rows = 0;
@@ -173,13 +174,13 @@ static int64_t best_fit(int32_t *room, size_t n, int32_t seq) {
     return n_rows;
 }
 
-/* Rows of 200 tokens, so that their room takes more than one word of bits. */
+/* Rows of 200 tokens, so that their free room takes more than one word of bits. */
 static void rows_are_the_best_fit(void **state) {
     static int32_t room[MANY];
     int64_t wanted[WIDEST + 1] = {0}, got = 1, have[WIDEST + 1] = {0};
     const size_t n = 400;
     (void)state;
-    for (size_t d = 0; d < n; d++) { /* Rooms of 64, 128 and 192 among them. */
+    for (size_t d = 0; d < n; d++) { /* Free room of 64, 128 and 192 occurs. */
         const uint64_t r = lt_rng_mix(d);
         lengths[d] = (int32_t)(r % 4 == 0 ? 9 + r / 4 % 3 * 64 : r / 4 % 300);
     }
@@ -222,7 +223,7 @@ static void goes_on_at(lt_pack packing, lt_loader_cursor at, const char *says) {
 }
 
 /* 3 documents of 100 tokens: 10 rows of the stream; pieces of 32, 32, 32 and 3 tokens. */
-static void what_cannot_be_packed_is_told(void **state) {
+static void what_cannot_be_packed_is_reported(void **state) {
     static const int32_t single[] = {1, 0, 1, 1}, hundreds[] = {100, 100, 100};
     (void)state;
     write_ascending(prefix, hundreds, 3);
@@ -257,9 +258,9 @@ static void what_cannot_be_packed_is_told(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(windows_follow_each_other),
-        cmocka_unit_test(nothing_is_left_behind_a_window),
+        cmocka_unit_test(no_row_follows_the_last_window),
         cmocka_unit_test(rows_are_the_best_fit),
-        cmocka_unit_test(what_cannot_be_packed_is_told),
+        cmocka_unit_test(what_cannot_be_packed_is_reported),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

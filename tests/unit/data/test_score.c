@@ -15,8 +15,7 @@ static void close_to(double got, double want) {
     }
 }
 
-/* By going through every subset of k of the n answers; answer i is of class classes[i], -1:
- * none. */
+/* Visit every subset of k of the n answers; answer i is of class classes[i], -1: it has none. */
 static void enumerate(const int *classes, const bool *right, int n_classes, int n, int k,
                       double *pass, double *majority) {
     int subsets = 0;
@@ -84,8 +83,8 @@ static void all_subsets(void **state) {
     }
 }
 
-/* Of one answer both are the share that is right; of all, the class with the most. Large numbers
- * keep their digits. */
+/* With one answer drawn, both are the share of right answers; with all drawn, the largest class
+ * decides. Large numbers keep their digits. */
 static void limits(void **state) {
     const int counts[3] = {200, 156, 100};
     const bool right[3] = {true, false, false};

@@ -1,4 +1,4 @@
-/* Token shards: written data are read back; false headers or tables are refused. */
+/* Token shards: written data are read back; invalid headers or tables are refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -73,12 +73,12 @@ static void written_is_read_back(void **state) {
     write_four(at("wide"), 65536);
     check_four(at("wide"), 4);
     assert_false(lt_file_exists(at("wide.sizes.part")));
-    write_four(at("wide"), 65000); /* Over an older one. */
+    write_four(at("wide"), 65000); /* Replaces an older one. */
     check_four(at("wide"), 2);
 }
 
-/* Documents around 4,096 tokens, which are narrowed at a time, and around the buffer of 2^20
- * bytes. */
+/* Documents of about 4,096 tokens, the number that is narrowed at a time, and of about the buffer
+ * of 2^20 bytes. */
 static void long_documents_are_whole(void **state) {
     static const size_t lengths[] = {4095, 4096, 4097, 8193, 300000, 1};
     enum { LONGEST = 300000 };
@@ -110,7 +110,7 @@ static void long_documents_are_whole(void **state) {
 }
 
 /* A file that cannot grow: the document that does not fit is refused, and so is the shard. */
-static void a_full_disk_is_told(void **state) {
+static void a_full_disk_is_reported(void **state) {
     static int32_t many[1 << 18];
     struct rlimit limit, before;
     lt_shard_writer *w = NULL;
@@ -122,7 +122,7 @@ static void a_full_disk_is_told(void **state) {
     (void)signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(lt_shard_writer_open(&w, at("full"), 70000, NULL), LT_OK);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    err = lt_shard_writer_append(w, many, 1 << 18); /* Exactly what the file takes. */
+    err = lt_shard_writer_append(w, many, 1 << 18); /* Exactly what the file can hold. */
     assert_int_equal(err, LT_OK);
     err = lt_shard_writer_append(w, many, 1 << 18);
     assert_int_equal(err, LT_ERR_IO);
@@ -133,15 +133,15 @@ static void a_full_disk_is_told(void **state) {
     assert_false(lt_file_exists(at("full.bin")));
 }
 
-/* A file that Megatron's own preprocessing wrote: tools/golden_megatron.py. */
-static void golden_of_megatron_is_read(void **state) {
+/* A file that Megatron's own preprocessing wrote (tools/golden_megatron.py). */
+static void a_file_of_megatron_is_read(void **state) {
     lt_shard *s = NULL;
     int32_t back[8];
     uint64_t first, n;
     (void)state;
     assert_int_equal(lt_shard_open(&s, "tests/golden/data/megatron_i32", -1), LT_OK);
     assert_int_equal(lt_shard_get_info(s).n_documents, 3);
-    lt_shard_document(s, 1, &first, &n); /* Two sequences. */
+    lt_shard_document(s, 1, &first, &n); /* It has two sequences. */
     assert_int_equal(first, 3);
     assert_int_equal(n, 5);
     assert_int_equal(lt_shard_read(s, first, 5, back, 131072), LT_OK);
@@ -150,7 +150,7 @@ static void golden_of_megatron_is_read(void **state) {
     lt_shard_close(s);
 }
 
-static void writer_goes_on_from_a_mark(void **state) {
+static void the_writer_resumes_from_a_mark(void **state) {
     lt_shard_writer *w = NULL;
     lt_shard_mark mark;
     char *straight, *resumed;
@@ -161,7 +161,7 @@ static void writer_goes_on_from_a_mark(void **state) {
     assert_int_equal(lt_shard_writer_append(w, ids, 3), LT_OK);
     assert_int_equal(lt_shard_writer_append(w, ids, 0), LT_OK);
     assert_int_equal(lt_shard_writer_sync(w, &mark), LT_OK);
-    assert_int_equal(lt_shard_writer_append(w, ids, 9), LT_OK); /* Lost with the crash. */
+    assert_int_equal(lt_shard_writer_append(w, ids, 9), LT_OK); /* Lost in the crash. */
     assert_int_equal(lt_shard_writer_sync(w, &(lt_shard_mark){0}), LT_OK);
     lt_shard_writer_close(w);
     assert_int_equal(lt_shard_writer_open(&w, at("resumed"), 65000, &mark), LT_OK);
@@ -180,12 +180,12 @@ static void writer_goes_on_from_a_mark(void **state) {
         free(resumed);
     }
     assert_int_equal(rename(at("resumed.bin"), at("resumed.bin.part")),
-                     0); /* Less than the mark says. */
+                     0); /* Less than the mark requires. */
     mark.n_tokens = 1000;
     assert_int_equal(lt_shard_writer_open(&w, at("resumed"), 65000, &mark), LT_ERR_STATE);
 }
 
-static void crash_between_the_renames_is_undone(void **state) {
+static void a_crash_between_the_renames_is_repaired(void **state) {
     lt_shard_writer *w = NULL;
     const lt_shard_mark mark = {4, 9};
     char *idx;
@@ -202,8 +202,8 @@ static void crash_between_the_renames_is_undone(void **state) {
     check_four(at("half"), 2);
 }
 
-/* The same for a shard with a mask: both files have their names, and the index has not. */
-static void a_mask_goes_on_after_a_crash(void **state) {
+/* The same for a shard with a mask: both files have their final names, but the index does not. */
+static void a_mask_survives_a_crash(void **state) {
     static const unsigned char mask[] = {1, 0, 1, 1, 0, 0, 1, 0, 1};
     const lt_shard_mark mark = {4, 9};
     lt_shard_writer *w = NULL;
@@ -251,7 +251,7 @@ static void an_index_that_cannot_be_written(void **state) {
     assert_true(lt_file_exists(at("blocked.bin.part")));
 }
 
-static void writer_refuses_ids_outside(void **state) {
+static void the_writer_refuses_ids_outside_the_vocabulary(void **state) {
     lt_shard_writer *w = NULL;
     const int32_t bad[] = {1, 300}, negative[] = {-1};
     (void)state;
@@ -264,8 +264,8 @@ static void writer_refuses_ids_outside(void **state) {
     assert_false(lt_file_exists(at("refused.bin.part")));
 }
 
-/* Overwrite some bytes of a good index and expect a message. */
-static void lying_tables_are_refused(void **state) {
+/* Overwrite some bytes of a valid index, and expect a message. */
+static void false_tables_are_refused(void **state) {
     static const struct {
         size_t offset;
         int64_t value;
@@ -366,14 +366,14 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_is_read_back),
         cmocka_unit_test(long_documents_are_whole),
-        cmocka_unit_test(a_full_disk_is_told),
-        cmocka_unit_test(golden_of_megatron_is_read),
-        cmocka_unit_test(writer_goes_on_from_a_mark),
-        cmocka_unit_test(crash_between_the_renames_is_undone),
-        cmocka_unit_test(a_mask_goes_on_after_a_crash),
+        cmocka_unit_test(a_full_disk_is_reported),
+        cmocka_unit_test(a_file_of_megatron_is_read),
+        cmocka_unit_test(the_writer_resumes_from_a_mark),
+        cmocka_unit_test(a_crash_between_the_renames_is_repaired),
+        cmocka_unit_test(a_mask_survives_a_crash),
         cmocka_unit_test(an_index_that_cannot_be_written),
-        cmocka_unit_test(writer_refuses_ids_outside),
-        cmocka_unit_test(lying_tables_are_refused),
+        cmocka_unit_test(the_writer_refuses_ids_outside_the_vocabulary),
+        cmocka_unit_test(false_tables_are_refused),
         cmocka_unit_test(llmc_files_are_read),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -1,4 +1,4 @@
-/* Fingerprints of shards: comparisons after content, size, number, time or place have changed;
+/* Fingerprints of shards: comparisons after the content, size, number, time or place has changed;
  * files smaller and larger than the part that is read. */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -33,7 +33,7 @@ static const char *place(const char *name) {
     return path;
 }
 
-/* An llm.c shard of zeros: a hole, but for its header. */
+/* An llm.c shard of zeros: a sparse file except for its header. */
 static void shard(const char *name, int32_t n) {
     const int32_t header[256] = {20240520, 1, n};
     const int fd = open(place(name), O_RDWR | O_CREAT | O_TRUNC, 0644);
@@ -43,7 +43,7 @@ static void shard(const char *name, int32_t n) {
     close(fd);
 }
 
-/* Write one token at position `at`, and leave the time as it was when keep_time. */
+/* Write one token at position `at`; with keep_time, do not change the time of the file. */
 static void poke(const char *name, int64_t at, bool keep_time) {
     const uint16_t id = 7;
     struct stat st;
@@ -83,7 +83,7 @@ static json_t *fingerprint(const char *pattern, bool whole) {
     return s;
 }
 
-/* Compare what `then` says with what is there now; message NULL: it is the same. */
+/* Compare what `then` records with the current files; message NULL: they are the same. */
 static void compare(const json_t *then, const char *pattern, bool whole, const char *message) {
     lt_loader *l = open_loader(pattern);
     json_t *now = NULL;
@@ -106,8 +106,8 @@ static json_int_t number(const json_t *s, size_t i, const char *key) {
     return json_integer_value(json_object_get(json_array_get(s, i), key));
 }
 
-/* Of a small file every byte counts, whatever its time says. */
-static void small(void **state) {
+/* In a small file every byte counts, whatever its time. */
+static void small_files_are_read_completely(void **state) {
     json_t *s;
     (void)state;
     shard("small.bin", 1000);
@@ -121,7 +121,7 @@ static void small(void **state) {
     json_decref(s);
     s = fingerprint("small.bin", false);
     assert_true(number(s, 0, "mtime_ns") == 1000000000987654321);
-    shard("other.bin", 1000); /* Another name and time. */
+    shard("other.bin", 1000); /* Another name and another time. */
     compare(s, "other.bin", false, NULL);
     for (int64_t at = 0; at < 1000; at += 333) {
         shard("other.bin", 1000);
@@ -154,7 +154,7 @@ static void number_of_files(void **state) {
 }
 
 /* 64 sources, one of which has more than 32,768 / 64 files: one entry for all of them, with their
- * bytes together and the newest date. */
+ * total size and their newest date. */
 static void one_entry_for_many_files(void **state) {
     enum { FILES = 513, TOKENS = 20, SOURCES = LT_LOADER_SOURCES_MAX };
     lt_loader_source sources[SOURCES];
@@ -202,7 +202,7 @@ static void one_entry_for_many_files(void **state) {
     json_decref(then);
 }
 
-/* A file that is gone, and entries of a damaged manifest, are told. */
+/* A missing file, and entries of a damaged manifest, are reported. */
 static void what_cannot_be_compared(void **state) {
     static const char *const members[] = {"file", "xxh3", "bytes", "mtime_ns", "sampled"};
     lt_loader *l;
@@ -226,9 +226,8 @@ static void what_cannot_be_compared(void **state) {
 }
 
 /* 64 blocks of 1 MiB in 80,001,024 bytes: the first ends at 1,048,576, the second begins at
- * (80,001,024 - 1,048,576) / 63 = 1,253,213. Token 590,000 stands at byte 1,181,024, between
- * them. */
-static void large(void **state) {
+ * (80,001,024 - 1,048,576) / 63 = 1,253,213. Token 590,000 is at byte 1,181,024, between them. */
+static void large_files_are_sampled(void **state) {
     json_t *s, *w;
     (void)state;
     shard("large.bin", LARGE_TOKENS);
@@ -238,8 +237,9 @@ static void large(void **state) {
     assert_int_equal(number(s, 0, "sampled"), 64 << 20);
     assert_null(json_object_get(json_array_get(s, 0), "whole"));
     poke("large.bin", 590000, false);
-    compare(s, "large.bin", false, NULL); /* Told by its time alone: a warning. */
-    compare(w, "large.bin", false, "its whole checksum was"); /* Known, and the time is new. */
+    compare(s, "large.bin", false, NULL); /* Only its time differs: a warning. */
+    /* The checksum is known, and the time is new. */
+    compare(w, "large.bin", false, "its whole checksum was");
     compare(w, "large.bin", true, "its whole checksum was");
     shard("large.bin", LARGE_TOKENS);
     compare(w, "large.bin", true, NULL);
@@ -272,7 +272,8 @@ static int drop(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small), cmocka_unit_test(number_of_files), cmocka_unit_test(large),
-        cmocka_unit_test(one_entry_for_many_files), cmocka_unit_test(what_cannot_be_compared)};
+        cmocka_unit_test(small_files_are_read_completely), cmocka_unit_test(number_of_files),
+        cmocka_unit_test(large_files_are_sampled), cmocka_unit_test(one_entry_for_many_files),
+        cmocka_unit_test(what_cannot_be_compared)};
     return cmocka_run_group_tests(tests, make, drop);
 }

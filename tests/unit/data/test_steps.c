@@ -26,7 +26,7 @@ static void must(lt_err err) {
     }
 }
 
-/* The ids of a line's steps end those that TRL has. */
+/* The ids of a line's steps end with those of TRL. */
 static void check_line(const lt_steps *s, const char *text, const json_t *says) {
     const json_t *want = json_object_get(says, "ids");
     json_t *line = json_loads(text, 0, NULL);
@@ -63,7 +63,8 @@ static void ids_are_those_of_trl(void **state) {
     assert_int_equal(i, 16);
     assert_string_equal(lt_steps_border(&s), "\n");
     lt_steps_close(&s);
-    must(lt_steps_open(&s, tokenizer, scratch, "<|tool|>")); /* Special: no answer has it. */
+    /* It is special, so no answer contains it. */
+    must(lt_steps_open(&s, tokenizer, scratch, "<|tool|>"));
     assert_int_equal(s.ids.n, 1);
     assert_string_equal(lt_steps_border(&s), "\n\n");
     lt_steps_close(&s);

@@ -1,5 +1,5 @@
-/* Text reader: records cut at every place, packed or not, resuming, and the messages for bad
- * input. */
+/* The text reader: records cut at every place, compressed or not, resuming, and the messages for
+ * bad input. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ static const char *put(const char *name, const void *data, size_t bytes) {
     return path;
 }
 
-/* All documents of a file joined by '|', or the error's message. */
+/* All documents of a file joined by '|', or the message of the error. */
 static const char *all(const char *path, const lt_text_options *o) {
     static char joined[4096];
     size_t used = 0;
@@ -46,7 +46,7 @@ static const char *all(const char *path, const lt_text_options *o) {
     return err == LT_OK ? joined : lt_error_message();
 }
 
-static void text_is_cut_by_its_rule(void **state) {
+static void text_is_cut_by_each_rule(void **state) {
     const char *text = "one\r\n\n  \nstill\nhere\n\n\n--\nlast\n";
     const char *path = put("a.txt", text, strlen(text));
     (void)state;
@@ -100,7 +100,7 @@ static void bad_json_names_file_and_line(void **state) {
 
 static void elements_of_an_array_are_records(void **state) {
     static const struct {
-        const char *text, *said; /* The documents, or how the message goes on behind the path. */
+        const char *text, *said; /* The documents, or the end of the message after the path. */
     } cases[] = {
         {"[{\"text\": \"a]\\\"[\"}, {\"n\": [1, {\"m\": []}],\n\"text\": \"b\"}\n\n]\n",
          "a]\"[|b|"},
@@ -204,7 +204,7 @@ static uint64_t hash_from(const char *path, uint64_t offset, uint64_t line, int 
     return hash;
 }
 
-static void packed_equals_plain_and_resumes(void **state) {
+static void compressed_equals_plain_and_resumes(void **state) {
     size_t bytes, half, packed;
     char *text = corpus(&bytes), *room = malloc(bytes + 4096);
     uint64_t wanted;
@@ -219,7 +219,7 @@ static void packed_equals_plain_and_resumes(void **state) {
     }
     assert_int_equal(hash_from(put("c.json", room, as_array(room, text)), 0, 1, 1401, 1), wanted);
 
-    half = bytes / 2; /* Two zstd frames, one behind the other. */
+    half = bytes / 2; /* Two zstd frames, one after the other. */
     packed = ZSTD_compress(room, bytes, text, half, 3);
     packed += ZSTD_compress(room + packed, bytes - packed, text + half, bytes - half, 3);
     assert_int_equal(hash_from(put("c.jsonl.zst", room, packed), 0, 1, -1, 1), wanted);
@@ -230,7 +230,7 @@ static void packed_equals_plain_and_resumes(void **state) {
 
     char path[LT_PATH_BYTES];
     assert_int_equal(lt_path_join(path, folder, "c.jsonl.gz"), LT_OK);
-    gzFile gz = gzopen(path, "wb"); /* Two members. */
+    gzFile gz = gzopen(path, "wb"); /* Two gzip members. */
     gzwrite(gz, text, (unsigned)half);
     gzclose(gz);
     gz = gzopen(path, "ab");
@@ -244,9 +244,10 @@ static void packed_equals_plain_and_resumes(void **state) {
     free(room);
 }
 
-/* What a packed file's name promises must be there: an error page that was saved as corpus.txt.gz
- * is not read as text. Under a plain name, and under the other's, the bytes decide. */
-static void names_of_packed_files_are_kept(void **state) {
+/* The bytes must be what the name of a compressed file promises: an error page that was saved as
+ * corpus.txt.gz is not read as text. With a plain name, or the name of the other format, the
+ * bytes decide. */
+static void names_of_compressed_files_must_be_true(void **state) {
     char packed[256];
     const size_t n = ZSTD_compress(packed, sizeof packed, "good", 4, 3);
     const char *said = all(put("page.txt.gz", "<!DOCTYPE html>", 15), NULL);
@@ -277,14 +278,14 @@ static void limits_hold(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_cut_by_its_rule),
+        cmocka_unit_test(text_is_cut_by_each_rule),
         cmocka_unit_test(jsonl_members_are_found),
         cmocka_unit_test(bad_json_names_file_and_line),
         cmocka_unit_test(elements_of_an_array_are_records),
         cmocka_unit_test(invalid_text_is_replaced_when_asked),
         cmocka_unit_test(depth_is_limited),
-        cmocka_unit_test(packed_equals_plain_and_resumes),
-        cmocka_unit_test(names_of_packed_files_are_kept),
+        cmocka_unit_test(compressed_equals_plain_and_resumes),
+        cmocka_unit_test(names_of_compressed_files_must_be_true),
         cmocka_unit_test(limits_hold),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

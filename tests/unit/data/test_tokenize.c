@@ -1,4 +1,4 @@
-/* Files become a shard: the same bytes for any number of threads and of interruptions. */
+/* Files become a shard: the bytes are the same for any number of threads and of interruptions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ static char folder[] = "/tmp/lateen-tokenize-XXXXXX";
 static char inputs[2][LT_PATH_BYTES];
 static const char *const input_list[] = {inputs[0], inputs[1]};
 
-/* One token a byte. The bytes "!!" cannot be encoded. */
+/* One token per byte. The bytes "!!" cannot be encoded. */
 static lt_err encode_bytes(void *ctx, int worker, const char *text, size_t bytes,
                            lt_id_buffer *out) {
     (void)ctx;
@@ -128,7 +128,8 @@ static void threads_do_not_matter(void **state) {
     assert_int_equal(stats.file_bytes, stats.file_bytes_total);
     assert_int_equal(lt_shard_open(&s, at("one"), -1), LT_OK);
     assert_int_equal(lt_shard_get_info(s).n_documents, stats.documents);
-    lt_shard_document(s, 899 - 129 + 1, &first, &n); /* Record 900; 129 before it are empty. */
+    /* Record 900; 129 records before it are empty. */
+    lt_shard_document(s, 899 - 129 + 1, &first, &n);
     assert_int_equal(n, 1500001);
     lt_shard_close(s);
     o = options(at("five"), 5);
@@ -145,7 +146,7 @@ static void threads_do_not_matter(void **state) {
     assert_false(lt_file_exists(at("five.journal")));
 }
 
-/* Exactly which tokens are labels; and the same mask however often it is interrupted. */
+/* Exactly which tokens are labels, and the same mask however often the run is interrupted. */
 static void prompts_are_masked(void **state) {
     static const char text[] = "{\"q\": \"ab\", \"a\": \"cde\"}\n{\"a\": \"\", \"q\": \"f\"}\n"
                                "{\"q\": \"\", \"a\": \"\"}\n{\"a\": \"gh\", \"q\": \"\"}\n";
@@ -181,7 +182,8 @@ static void prompts_are_masked(void **state) {
     lt_shard_close(s);
     assert_int_equal(lt_tokenize_files(&o, &stats), LT_OK);
     assert_true(stats.was_complete && stats.labels == 8);
-    o.prompt_field = NULL; /* Without prompts another shard, and no mask left of the old one. */
+    /* Without prompts it is another shard, and no mask of the old one is left. */
+    o.prompt_field = NULL;
     assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_STATE);
     o.overwrite = true;
     assert_int_equal(lt_tokenize_files(&o, &stats), LT_OK);
@@ -202,8 +204,8 @@ static void stop_at_once(void *ctx, const lt_tokenize_stats *stats) {
     stop_now = 1;
 }
 
-/* Stopped after every single job, gone on with each time. */
-static void stopped_goes_on(void **state) {
+/* Stopped after every single job, and resumed each time. */
+static void a_stopped_run_resumes(void **state) {
     lt_tokenize_options o = options(at("stopped"), 2);
     lt_tokenize_stats stats;
     lt_err err;
@@ -232,8 +234,8 @@ static void stopped_goes_on(void **state) {
     assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_STATE);
 }
 
-/* A child that tokenises; killed after so many seconds, unless it is done before (0: never). True:
- * it was done. */
+/* A child that tokenises; killed after this many seconds, unless it is done before (0: never).
+ * True: it was done. */
 static bool run_child(const lt_tokenize_options *o, double kill_after_s) {
     int status = -1;
     const pid_t child = fork();
@@ -251,10 +253,10 @@ static bool run_child(const lt_tokenize_options *o, double kill_after_s) {
     return WIFEXITED(status);
 }
 
-/* Killed by SIGKILL at random instants of the time that a whole run takes here and now (under
- * valgrind it is a hundred times that of a quiet machine), a little later each time, so that it
- * ends; then again, until enough were killed. */
-static void killed_goes_on(void **state) {
+/* Killed by SIGKILL at random moments of the time that a whole run takes on this machine (under
+ * valgrind it is a hundred times longer), a little later each time, so that the run ends; then
+ * again, until enough runs were killed. */
+static void a_killed_run_resumes(void **state) {
     char prefix[LT_PATH_BYTES] = "";
     lt_tokenize_options o = options(prefix, 2);
     int kills = 0, rounds = 0;
@@ -284,8 +286,8 @@ static void killed_goes_on(void **state) {
     assert_true(kills >= 20);
 }
 
-/* A disk that fills up: the child may not write files beyond 1 MB. Nothing is lost: with room again
- * the same call ends well. */
+/* A disk that fills up: the child may not write files beyond 1 MB. Nothing is lost: once there is
+ * room, the same call succeeds. */
 static void full_disk_loses_nothing(void **state) {
     lt_tokenize_options o = options(at("full"), 2);
     lt_tokenize_stats stats;
@@ -308,9 +310,9 @@ static void full_disk_loses_nothing(void **state) {
     assert_same_files(at("one"), at("full"));
 }
 
-/* A run killed before its first document does not stand in the way of another command; one with
+/* A run that was killed before its first document does not stop another command; one with
  * documents does. */
-static void an_empty_journal_is_none(void **state) {
+static void an_empty_journal_stops_no_command(void **state) {
     char prefix[LT_PATH_BYTES] = "";
     lt_tokenize_options o = options(prefix, 1);
     lt_tokenize_position position = {.line = 1};
@@ -341,7 +343,8 @@ static void bad_documents_are_named(void **state) {
     o.n_inputs = 1;
     assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_FORMAT);
     assert_non_null(strstr(lt_error_message(), "bad.jsonl:2: byte 3 cannot be encoded"));
-    assert_false(lt_file_exists(at("bad.journal"))); /* Nothing was written: nothing is left. */
+    /* Nothing was written, so nothing is left. */
+    assert_false(lt_file_exists(at("bad.journal")));
     assert_false(lt_file_exists(at("bad.bin.part")));
     o.inputs = &missing;
     assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_NOT_FOUND);
@@ -349,10 +352,13 @@ static void bad_documents_are_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_do_not_matter),    cmocka_unit_test(prompts_are_masked),
-        cmocka_unit_test(stopped_goes_on),          cmocka_unit_test(killed_goes_on),
-        cmocka_unit_test(full_disk_loses_nothing),  cmocka_unit_test(bad_documents_are_named),
-        cmocka_unit_test(an_empty_journal_is_none),
+        cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(prompts_are_masked),
+        cmocka_unit_test(a_stopped_run_resumes),
+        cmocka_unit_test(a_killed_run_resumes),
+        cmocka_unit_test(full_disk_loses_nothing),
+        cmocka_unit_test(bad_documents_are_named),
+        cmocka_unit_test(an_empty_journal_stops_no_command),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -51,15 +51,15 @@ static void merges_and_special_tokens(void **state) {
     expect(t, "", 3, NULL, 0);
     expect(t, "ab<s>b", LT_ENCODE_PARSE_SPECIAL, (uint32_t[]){3, 8, 1}, 3);
     expect(t, "ab<s>b", 0, (uint32_t[]){3, 1},
-           2); /* No pieces for < s >: they vanish, as in the reference. */
+           2); /* There are no pieces for < s >, so they vanish, as in the reference. */
     assert_int_equal(lt_tokenizer_find(t, "<s>", 3), 8);
     assert_int_equal(lt_tokenizer_describe(t).bos, 8);
     assert_true(lt_tokenizer_is_special(t, 8));
     lt_tokenizer_close(t);
 }
 
-/* The tokenizers package counts on behind the vocabulary whatever the file says, and takes the id
- * of a piece of the same text. */
+/* The tokenizers package numbers added tokens after the vocabulary, whatever the file says, and
+ * gives one the id of a piece with the same text. */
 static void ids_of_added_tokens(void **state) {
     static const char more[] = ", {\"id\": 20, \"content\": \"q\"}, {\"id\": 30, \"content\": "
                                "\"ab\"}, {\"id\": 40, \"content\": \"r\"}";
@@ -75,7 +75,7 @@ static void ids_of_added_tokens(void **state) {
     lt_tokenizer_close(t);
 }
 
-/* Steps that each double a text: an error in the end, not all memory. */
+/* Steps that each double a text: this ends in an error, before it uses all memory. */
 static void texts_that_grow_without_end(void **state) {
     static const char head[] = "{\"added_tokens\":[],\"normalizer\":{\"type\":\"Sequence\","
                                "\"normalizers\":[",
@@ -108,7 +108,8 @@ static void texts_that_grow_without_end(void **state) {
     lt_tokenizer_close(t);
 }
 
-/* E3 81 82 is one character in three tokens (C3A3 is byte E3; U+0123 byte 81, U+0124 byte 82). */
+/* E3 81 82 is one character in three tokens (C3A3 is byte E3; U+0123 is byte 81, U+0124 byte
+ * 82). */
 static void streams_never_emit_half_a_character(void **state) {
     static const uint32_t ids[] = {0, 5, 6, 7, 1, 5, 0, 5};
     static const char *const parts[] = {"a",
@@ -207,8 +208,8 @@ static void bad_rank_files_are_refused(void **state) {
     }
 }
 
-/* A known encoding's file that ends early at a line's end; under another name, or with its pattern
- * told, it is a vocabulary. */
+/* The file of a known encoding that is cut at the end of a line is refused. With another name, or
+ * with the pattern given, it is a vocabulary. */
 static void a_rank_file_cut_at_a_line_is_refused(void **state) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const lt_tokenizer_options gpt2 = {.pattern = "gpt2"};

@@ -1,5 +1,5 @@
-/* Which tokens end a text according to a tokenizer's own files: names, the keys of a GGUF,
- * tokenizer_config.json; and how the GGUF writer stores a model's ids. */
+/* Which tokens end a text according to the files of a tokenizer: names, the keys of a GGUF,
+ * tokenizer_config.json; and how the GGUF writer stores the ids of a model. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -74,7 +74,7 @@ static char *tokenizer_text(const char *const *names) {
     return text;
 }
 
-/* The names of the ends, each behind a space. */
+/* The names of the ends, each after a space. */
 static void spell(char out[256], const lt_tokenizer *t) {
     const lt_tokenizer_info info = lt_tokenizer_describe(t);
     out[0] = '\0';
@@ -95,14 +95,14 @@ static void check_names(const char *const *names, const char *want) {
     free(text);
 }
 
-static void by_name(void **state) {
+static void ends_by_name(void **state) {
     (void)state;
     check_names((const char *const[]){"<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>",
                                       "<|eom_id|>", "<|python_tag|>", NULL},
                 " <|end_of_text|> <|eot_id|> <|eom_id|>");
     check_names(
         (const char *const[]){"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|file_sep|>", NULL},
-        " <|endoftext|> <|im_end|>"); /* Filling in the middle: GGUF only. */
+        " <|endoftext|> <|im_end|>"); /* For filling in the middle: only GGUF uses it. */
     check_names((const char *const[]){"<bos>", "<eos>", "<end_of_turn>", "<pad>", NULL},
                 " <eos> <end_of_turn>");
     check_names((const char *const[]){"<|endoftext|>", "<|return|>", "<|call|>", "<|end|>", NULL},
@@ -110,14 +110,14 @@ static void by_name(void **state) {
     check_names((const char *const[]){"<|endoftext|>", "<|user|>", "<|end|>", NULL},
                 " <|endoftext|> <|end|>");
     check_names((const char *const[]){"x", NULL}, "");
-    /* As in llama.cpp, </s> ends no text of a tokenizer that has <|tool_response>. */
+    /* As in llama.cpp, </s> does not end a text if the tokenizer has <|tool_response>. */
     check_names((const char *const[]){"<eos>", "</s>", NULL}, " </s> <eos>");
     check_names((const char *const[]){"<eos>", "</s>", "<|tool_response>", NULL},
                 " <eos> <|tool_response>");
 }
 
-/* Real files say "no limit" with a number beyond 64 bits. */
-static void config_of_the_folder(void **state) {
+/* Published files write "no limit" as a number beyond 64 bits. */
+static void ends_in_tokenizer_config(void **state) {
     char folder[] = "/tmp/lateen-ends-XXXXXX", path[LT_PATH_BYTES], ends[256], command[64];
     static const char config[] = "{\"eos_token\": {\"content\": \"<|im_end|>\"}, "
                                  "\"model_max_length\": 1000000000000000019884624838656}";
@@ -140,7 +140,7 @@ static void config_of_the_folder(void **state) {
     assert_int_equal(system(command), 0);
 }
 
-/* Write a GGUF of nothing but this tokenizer; keys: more of them. */
+/* Write a GGUF with this tokenizer alone; keys: further keys. */
 static void write_gguf(const char *path, const char *const *names, const int32_t *ends, int n_ends,
                        const char *const *keys, const int *ids) {
     char json[] = "/tmp/lateen-ends-XXXXXX.json", *text = tokenizer_text(names);
@@ -175,7 +175,7 @@ static int64_t key_of(const char *path, const char *key) {
     return id;
 }
 
-static void keys_of_a_gguf(void **state) {
+static void ends_in_the_keys_of_a_gguf(void **state) {
     char path[] = "/tmp/lateen-ends-XXXXXX", ends[256];
     lt_tokenizer *t = NULL;
     (void)state;
@@ -194,7 +194,7 @@ static void keys_of_a_gguf(void **state) {
     unlink(path);
 }
 
-/* The names are llama.cpp's; a GGUF's keys come before them, old ones included. */
+/* The names are those of llama.cpp; the keys of a GGUF take precedence, old ones included. */
 static void filling_in_the_middle(void **state) {
     char path[] = "/tmp/lateen-ends-XXXXXX";
     static const char *const sets[][4] = {
@@ -243,7 +243,7 @@ static void filling_in_the_middle(void **state) {
     unlink(path);
 }
 
-/* A GGUF whose tokens are not as many as the model's is not copied into another. */
+/* The tokens of a GGUF are not copied into another if their number is not the model's. */
 static void tokens_of_another_model(void **state) {
     char path[] = "/tmp/lateen-ends-XXXXXX.gguf";
     lt_gguf_out *o = NULL;
@@ -258,7 +258,7 @@ static void tokens_of_another_model(void **state) {
     unlink(path);
 }
 
-/* The model's ids take the keys that neither the tokenizer nor llama.cpp's names need. */
+/* The ids of the model take the keys that neither the tokenizer nor llama.cpp's names need. */
 static void ids_of_a_model_as_keys(void **state) {
     char path[] = "/tmp/lateen-ends-XXXXXX";
     const int32_t glm[] = {N_BYTES, N_BYTES + 1, N_BYTES + 2},
@@ -282,9 +282,9 @@ static void ids_of_a_model_as_keys(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_name),
-        cmocka_unit_test(config_of_the_folder),
-        cmocka_unit_test(keys_of_a_gguf),
+        cmocka_unit_test(ends_by_name),
+        cmocka_unit_test(ends_in_tokenizer_config),
+        cmocka_unit_test(ends_in_the_keys_of_a_gguf),
         cmocka_unit_test(filling_in_the_middle),
         cmocka_unit_test(tokens_of_another_model),
         cmocka_unit_test(ids_of_a_model_as_keys),

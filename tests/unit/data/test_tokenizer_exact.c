@@ -23,7 +23,7 @@
 #define SHARED "../shared/data/"
 #define GOLDEN "tests/golden/tokenizer/"
 
-/* A corpus: texts end to end, each ending at ends[i]. */
+/* A corpus: texts one after the other, each ending at ends[i]. */
 typedef struct {
     lt_text text;
     size_t ends[2048];
@@ -166,7 +166,8 @@ static void ids_equal_the_libraries(void **state) {
     fclose(rows);
 }
 
-/* One vocabulary of llama.cpp: pieces parted by a marker line, ids one line a piece. */
+/* One vocabulary of llama.cpp: texts separated by a marker line, and their ids, one line per
+ * text. */
 static void check_vectors(const char *tokenizer, const char *expected) {
     static const char marker[] = "\n__ggml_vocab_test__\n";
     char path[512], *input = NULL, *want = NULL, *piece, *line;
@@ -228,7 +229,7 @@ static void llama_cpp_vectors(void **state) {
     }
 }
 
-/* Decoding what was encoded gives the text back, streamed or at once, and every streamed part is
+/* Decoding the ids of a text gives the text, streamed or at once, and every streamed part is
  * valid UTF-8. */
 static void decoding_gives_the_text_back(void **state) {
     static const char *const files[] = {"tok-qwen3/tokenizer.json.zst",

@@ -18,7 +18,7 @@
 
 #define GOLDEN "tests/golden/tokenizer/"
 
-/* want is null where the package fails, and so must we. */
+/* want is null if the package fails; then we must fail, too. */
 static void check_ids(const lt_tokenizer *t, lt_tokenizer_scratch *s, const json_t *text,
                       unsigned flags, const json_t *want, size_t line) {
     lt_ids ids = {0};
@@ -94,7 +94,7 @@ static void check_model(const json_t *o, size_t line) {
     assert_int_equal(
         lt_base64_decode(json_string_value(model), json_string_length(model), &raw, "model"),
         LT_OK);
-    /* Field 4, which is not the denormalizer's, is left out whatever is in it. */
+    /* Field 4, which is not the denormalizer's, is ignored whatever it contains. */
     assert_int_equal(lt_text_put(&raw, "\x22\x03\x12\x01z", 5), LT_OK);
     assert_int_equal(lt_tokenizer_open_memory(&t, raw.data, raw.n, "random.model", NULL), LT_OK);
     assert_int_equal(lt_tokenizer_scratch_open(&s, t), LT_OK);
@@ -139,14 +139,14 @@ static void every_part_of_tokenizer_json(void **state) {
 }
 
 /* Decoders in any sequence, ligatures before a Metaspace of first words, splits at empty matches:
- * each was once another text or id. */
+ * each of these once gave another text or other ids. */
 static void cases_once_wrong(void **state) {
     (void)state;
     check_file(GOLDEN "cases.jsonl", 40);
 }
 
-/* Models of all four types that Google's package trained (tools/diff_sentencepiece.py): ids, and
- * what it decodes. */
+/* Models of all four types that Google's package trained (tools/diff_sentencepiece.py): their ids
+ * and decoded texts. */
 static void sentencepiece_models(void **state) {
     (void)state;
     check_file(GOLDEN "sentencepiece.jsonl", 16);
@@ -170,8 +170,8 @@ static void numbers(void **state) {
     assert_true(x == -1.25);
 }
 
-/* The charsmap of a model without normalization rules has no bytes. */
-static void empty_charsmap(void **state) {
+/* The charsmap of a model without normalization rules is empty. */
+static void an_empty_charsmap_changes_nothing(void **state) {
     static const char json[] =
         "{\"added_tokens\":[],\"normalizer\":{\"type\":\"Precompiled\","
         "\"precompiled_charsmap\":\"\"},\"pre_tokenizer\":null,\"model\":{\"type\":\"BPE\","
@@ -183,9 +183,9 @@ static void empty_charsmap(void **state) {
     lt_tokenizer_close(t);
 }
 
-/* A vocabulary whose products make pairs of better rank than their own: the sweep over one rank
- * must give way. The long word must be cut as its parts would be by the definition: best rank
- * first, leftmost first. */
+/* A vocabulary in which merged tokens form pairs of better rank than their own, so that the sweep
+ * over one rank must stop early. The long word must be cut as its parts would be by the
+ * definition: best rank first, leftmost first. */
 static void long_words_of_an_odd_vocabulary(void **state) {
     static const char json[] =
         "{\"added_tokens\":[],\"normalizer\":null,\"pre_tokenizer\":null,\"model\":{\"type\":"
@@ -240,7 +240,7 @@ int main(void) {
         cmocka_unit_test(cases_once_wrong),
         cmocka_unit_test(sentencepiece_models),
         cmocka_unit_test(numbers),
-        cmocka_unit_test(empty_charsmap),
+        cmocka_unit_test(an_empty_charsmap_changes_nothing),
         cmocka_unit_test(long_words_of_an_odd_vocabulary),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
