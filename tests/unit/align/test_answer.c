@@ -26,7 +26,8 @@ static void ids_without_a_token_are_left_out(void **state) {
     must(lt_answer_text(&text, &a, t), "text");
     assert_string_equal(text, "two words");
     free(text);
-    drawn[at - 1] = (int32_t)ids.data[ids.n - 1]; /* It ended the answer: no part of the text. */
+    /* It ended the answer, and is not part of the text. */
+    drawn[at - 1] = (int32_t)ids.data[ids.n - 1];
     a.ended = true;
     must(lt_answer_text(&text, &a, t), "ended");
     assert_string_equal(text, "two words");

@@ -54,28 +54,32 @@ static lt_curriculum open_with(const made *m, const char *member, lt_prefer pref
 }
 
 /* Equation 7 of the paper, by hand: c0 = 0.2, T = 100. */
-static void competence_is_the_paper_s(void **state) {
+static void competence_is_that_of_the_paper(void **state) {
     made m;
     lt_curriculum c;
     (void)state;
     make(&m, levels);
     c = open_with(&m, "level", LT_PREFER_NONE);
     close_to(lt_curriculum_share(&c, 0), 0.2, 1e-15);
-    close_to(lt_curriculum_share(&c, 25), sqrt(0.28), 1e-15); /* 0.25 * 0.96 + 0.04 */
+    close_to(lt_curriculum_share(&c, 25), sqrt(0.28), 1e-15); /* 0.25 * 0.96 + 0.04. */
     close_to(lt_curriculum_share(&c, 50), sqrt(0.52), 1e-15);
     for (int64_t step = 100; step < 1000; step += 50) {
         assert_true(lt_curriculum_share(&c, step) == 1.0);
     }
-    assert_int_equal(lt_curriculum_n_open(&c, 0), 3);   /* Level 1. */
-    assert_int_equal(lt_curriculum_n_open(&c, 5), 3);   /* 0.2966: 0.3 are easier than level 2. */
-    assert_int_equal(lt_curriculum_n_open(&c, 6), 5);   /* 0.3124 */
-    assert_int_equal(lt_curriculum_n_open(&c, 25), 6);  /* 0.529: half are easier than level 3. */
-    assert_int_equal(lt_curriculum_n_open(&c, 50), 9);  /* 0.721 */
-    assert_int_equal(lt_curriculum_n_open(&c, 80), 9);  /* 0.899: 0.9 are easier than level 5. */
-    assert_int_equal(lt_curriculum_n_open(&c, 81), 10); /* 0.9042 */
+    assert_int_equal(lt_curriculum_n_open(&c, 0), 3); /* Level 1. */
+    /* 0.2966: the 0.3 below level 2 are easier. */
+    assert_int_equal(lt_curriculum_n_open(&c, 5), 3);
+    assert_int_equal(lt_curriculum_n_open(&c, 6), 5); /* 0.3124. */
+    /* 0.529: the half below level 3 is easier. */
+    assert_int_equal(lt_curriculum_n_open(&c, 25), 6);
+    assert_int_equal(lt_curriculum_n_open(&c, 50), 9); /* 0.721. */
+    /* 0.899: the 0.9 below level 5 are easier. */
+    assert_int_equal(lt_curriculum_n_open(&c, 80), 9);
+    assert_int_equal(lt_curriculum_n_open(&c, 81), 10); /* 0.9042. */
     lt_curriculum_close(&c);
     c = open_with(&m, "-level", LT_PREFER_NONE);
-    assert_int_equal(lt_curriculum_n_open(&c, 0), 4); /* 5 and all 4: 0.1 are easier. */
+    /* 5, and every problem with 4, which only 0.1 are easier than. */
+    assert_int_equal(lt_curriculum_n_open(&c, 0), 4);
     lt_curriculum_close(&c);
     c = open_with(&m, "", LT_PREFER_FAILED);
     assert_int_equal(lt_curriculum_n_open(&c, 0), N);
@@ -108,7 +112,7 @@ static void weights_are_the_closed_forms(void **state) {
     forget(&m);
 }
 
-/* Of two questions without repetition: the first is i with p(i) = w(i) / W, the second j with the
+/* Two questions without repetition: the first is i with p(i) = w(i) / W, the second j with the
  * sum over i of p(i) w(j) / (W - w(i)). Four standard deviations of 20,000 draws. */
 static void questions_follow_their_weights(void **state) {
     enum { DRAWS = 20000 };
@@ -147,8 +151,9 @@ static void questions_follow_their_weights(void **state) {
     forget(&m);
 }
 
-/* A draw asks no problem twice before it has asked all that are open; rounds count as one draw. */
-static void no_question_twice(void **state) {
+/* A draw asks no problem twice before it has asked all that are open; rounds count as one
+ * draw. */
+static void no_question_is_asked_twice(void **state) {
     int64_t asked[7];
     int times[N] = {0};
     made m;
@@ -157,7 +162,7 @@ static void no_question_twice(void **state) {
     make(&m, levels);
     c = open_with(&m, "level", LT_PREFER_NONE);
     lt_curriculum_begin(&c);
-    assert_int_equal(lt_curriculum_pick(&c, 6, 0, 3, asked), LT_OK); /* Five are open. */
+    assert_int_equal(lt_curriculum_pick(&c, 6, 0, 3, asked), LT_OK); /* Five problems are open. */
     assert_int_equal(lt_curriculum_pick(&c, 6, 3, 4, asked + 3), LT_OK);
     for (int i = 0; i < 7; i++) {
         times[asked[i]]++;
@@ -171,8 +176,8 @@ static void no_question_twice(void **state) {
     forget(&m);
 }
 
-/* What print writes, seek reads, to the last bit; counts of other problems are not taken over. */
-static void state_comes_back(void **state) {
+/* What print writes, seek reads, to the last bit; counts of other problems are not restored. */
+static void the_state_is_restored(void **state) {
     made m;
     lt_curriculum a, b;
     json_t *kept, *bad;
@@ -224,11 +229,11 @@ static void problems_without_the_member(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(competence_is_the_paper_s),
+        cmocka_unit_test(competence_is_that_of_the_paper),
         cmocka_unit_test(weights_are_the_closed_forms),
         cmocka_unit_test(questions_follow_their_weights),
-        cmocka_unit_test(no_question_twice),
-        cmocka_unit_test(state_comes_back),
+        cmocka_unit_test(no_question_is_asked_twice),
+        cmocka_unit_test(the_state_is_restored),
         cmocka_unit_test(problems_without_the_member),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* The log-probabilities that the engine gives to the tokens it draws, and those of an exact pass
  * with the same weights, have the same bits: for each family that is served, in batches of any
- * shape, and where ranks of tp divide the pass. */
+ * shape, and also if ranks of tp divide the pass. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,18 +28,18 @@ static void must(lt_err err) {
     }
 }
 
-/* Room for the rows of a batch. */
+/* Memory for the rows of a batch. */
 typedef struct {
     int32_t tokens[ANSWERS * SEQ], labels[ANSWERS * SEQ], start[ANSWERS * SEQ],
         positions[ANSWERS * SEQ];
     float logp[ANSWERS * SEQ];
 } room;
 
-/* How a pass computes; the rest is 0. */
+/* How a pass computes; the other options are 0. */
 typedef struct {
-    int64_t micro, seq; /* Rows of so many tokens. */
+    int64_t micro, seq; /* Rows of a pass, and their tokens. */
     bool exact, shares;
-    const lt_world *world; /* The ranks that share them; NULL: none. */
+    const lt_world *world; /* The ranks that share the rows; NULL: none. */
     lt_context_kind kind;
     lt_queue *queue;
 } way;
@@ -62,8 +62,8 @@ static lt_pass_options options_of(const way *how) {
     return o;
 }
 
-/* Log-probabilities of rows of b that this rank computes, in their places in b->logp. b->start has
- * the place of each of these tokens in its row. */
+/* Log-probabilities of the rows of b that this rank computes, in their places in b->logp.
+ * b->start has the place of each of these tokens in its row. */
 static lt_err score(lt_pass *p, room *b, const way *how, int64_t n) {
     const lt_group *cp = how->world != NULL ? how->world->mesh.cp : NULL;
     const int n_cp = how->world != NULL ? how->world->shape.cp : 1;
@@ -92,7 +92,7 @@ static lt_err score(lt_pass *p, room *b, const way *how, int64_t n) {
     return LT_OK;
 }
 
-/* The largest difference of the tokens that this rank computes, over all answers. */
+/* The largest difference over the tokens that this rank computes, in all answers. */
 static lt_err measure(double *most, lt_model *m, const lt_drawn *drawn, const way *how) {
     const lt_pass_options o = options_of(how);
     room *b = calloc(1, sizeof *b);
@@ -143,7 +143,7 @@ static double gap(lt_model *m, const lt_drawn *drawn, int64_t micro, int64_t seq
     return most;
 }
 
-/* The same of ranks of a mesh, each of which holds a part of the model. */
+/* The same on the ranks of a mesh, each of which holds a part of the model. */
 typedef struct {
     const char *path, *mesh;
     const lt_model_spec *spec;
@@ -215,7 +215,7 @@ static void refuses_narrow(void) {
     lt_model_close(m);
 }
 
-/* A pass that trains would drop rows of full experts. */
+/* A pass for training would drop rows of full experts. */
 static void refuses_capacity(void) {
     const lt_pass_options o = {.batch = 1, .seq = SEQ, .exact = true, .train = true};
     lt_model *m = NULL;
@@ -226,8 +226,8 @@ static void refuses_capacity(void) {
     lt_model_close(m);
 }
 
-/* Norms of q and k over all heads are refused: several ranks add the squares in another order than
- * one rank does. */
+/* Norms of q and k over all heads are refused, because several ranks add the squares in another
+ * order than one rank does. */
 static lt_err refusing_rank(lt_comm *c, void *ctx) {
     divided *d = ctx;
     lt_world w = {0};
@@ -245,7 +245,7 @@ static lt_err refusing_rank(lt_comm *c, void *ctx) {
     return LT_OK;
 }
 
-static void refused(void **state) {
+static void what_has_no_exact_pass_is_refused(void **state) {
     static const struct {
         const char *path, *says;
         int tp;
@@ -276,7 +276,7 @@ static void refused(void **state) {
     }
 }
 
-/* Draws, and the ranks of a mesh that compute their log-probabilities again. */
+/* Draw, and let the ranks of a mesh compute the log-probabilities again. */
 static void on_ranks(divided *d, int n) {
     const lt_comm_options o = {.deadline_s = 240, .check = true};
     must(lt_comm_run_threads(n, &o, rank_main, d));
@@ -300,8 +300,8 @@ static int made_remove(void **state) {
     return lt_file_remove_tree(made_folder) == LT_OK ? 0 : -1;
 }
 
-/* Like the golden model, but each of four ranks of tp has columns of the MLP that 16-bit products
- * on GPUs can read: a multiple of 8. */
+/* Like the golden model, but each of four ranks of tp has a number of columns of the MLP that
+ * 16-bit products on GPUs can read: a multiple of 8. */
 static void make_wide(char *path, size_t bytes, const char *family) {
     lt_model *m = NULL;
     lt_model_spec spec;
@@ -328,8 +328,8 @@ typedef struct {
     int32_t prompts[QUESTIONS][16];
 } draw;
 
-/* tp: the ranks that the engine computes as; 1: none. how: on which GPU, and in which type; NULL:
- * on the CPU, in F32. */
+/* tp: the number of ranks whose order of sums the engine uses; 1: of one. how: on which GPU, and
+ * in which type; NULL: on the CPU, in F32. */
 static void draw_open(draw *d, const char *family, int tp, const lt_model_options *how) {
     lt_rollout_stats stats;
     lt_question questions[QUESTIONS];
@@ -363,7 +363,7 @@ static void draw_open(draw *d, const char *family, int tp, const lt_model_option
         n_new += d->answers[i].n;
         d->drawn[i] = (lt_drawn){.problem = &d->problems[i / GROUP], .answer = d->answers[i]};
     }
-    assert_int_equal(stats.prompt_tokens, n_prompts); /* Once a group. */
+    assert_int_equal(stats.prompt_tokens, n_prompts); /* Once per group. */
     assert_int_equal(stats.new_tokens, n_new);
 }
 
@@ -384,7 +384,7 @@ static void check_family(const char *family, const lt_model_options *how) {
         fail_msg("%s: log-probabilities differ by %g, %g, %g, and %g with shared rows", family, one,
                  some, all, shared);
     }
-    /* Without it, a bound: the figures in F32 are 1e-6 to 4e-6. */
+    /* Without it the difference has a bound: measured in F32, 1e-6 to 4e-6. */
     const double other = gap(d.m, d.drawn, 4, SEQ, false, false),
                  most = how != NULL && how->dtype == LT_BF16 ? 0.2 : 2e-5;
     if (!(other > 0.0 && other < most)) {
@@ -393,7 +393,7 @@ static void check_family(const char *family, const lt_model_options *how) {
     draw_close(&d);
 }
 
-/* Ranks of a mesh, and an engine that computes as those of tp. */
+/* Ranks of a mesh, and an engine that sums in the order of the ranks of tp. */
 static void check_mesh(const char *family, const char *mesh, int n, int tp, lt_context_kind kind,
                        const lt_model_options *how) {
     draw d;
@@ -407,14 +407,14 @@ static void check_mesh(const char *family, const char *mesh, int n, int tp, lt_c
                         .on_gpu = how != NULL,
                         .most = {0}},
              n);
-    if (tp > 1) { /* One rank has sums of another order. */
+    if (tp > 1) { /* One rank sums in another order. */
         assert_true(gap(d.m, d.drawn, 4, SEQ, true, false) > 0.0);
     }
     draw_close(&d);
 }
 
-/* The last five have experts: gated, with biases, with norms of q and k, in some of the layers, and
- * one of each row. */
+/* The last five have experts: gated, with biases, with norms of q and k, in some of the layers,
+ * and one expert per row. */
 static const char *const families[] = {"apertus",   "gemma3",          "gpt2",    "granite",
                                        "llama3",    "mistral",         "olmo2",   "phi4",
                                        "qwen2",     "qwen3",           "yarn",    "llama_bias",
@@ -447,9 +447,9 @@ static void every_family_on_a_gpu(void **state) {
     }
 }
 
-/* Biases, gated and not, key heads that ranks hold alike, a tied head, experts; three and more
- * ranks add in an order. */
-static void divided_layers(void **state) {
+/* Biases, gated or not, key heads that several ranks hold, a tied head, experts; three and more
+ * ranks add in a fixed order. */
+static void exact_with_divided_layers(void **state) {
     static const char *const names[] = {"apertus", "gemma2",  "gpt2",    "llama_bias", "qwen2",
                                         "qwen3",   "mixtral", "gpt_oss", "yarn",       "switch"};
     (void)state;
@@ -461,8 +461,8 @@ static void divided_layers(void **state) {
     check_mesh("mixtral", "dp=2,tp=2,ep=2", 4, 2, LT_CONTEXT_GATHER, NULL);
 }
 
-/* Windows, sinks and experts, in each way of attention; pieces of rows are no whole pages. */
-static void divided_rows(void **state) {
+/* Windows, sinks and experts, with each way of attention; pieces of rows are not whole pages. */
+static void exact_with_divided_rows(void **state) {
     static const char *const names[] = {"llama3", "gemma2", "gpt_oss"};
     (void)state;
     for (int kind = 0; kind < LT_CONTEXT_KIND_COUNT; kind++) {
@@ -480,7 +480,7 @@ static bool has_gpus(int n) {
     return has;
 }
 
-static void divided_on_gpus(void **state) {
+static void exact_on_several_gpus(void **state) {
     static const struct {
         const char *family, *mesh;
         int n, tp;
@@ -509,7 +509,7 @@ static void divided_on_gpus(void **state) {
     }
 }
 
-/* Phi-3's long texts are rotated otherwise than the short ones with which they began. */
+/* Phi-3 rotates long texts differently from the short ones that they began as. */
 static void texts_whose_rotation_changes(void **state) {
     const lt_rollout_options o = {
         .max_tokens = LENGTH, .max_seq = SEQ, .questions = 1, .running = 2, .temperature = 1.0};
@@ -523,8 +523,8 @@ static void texts_whose_rotation_changes(void **state) {
     lt_model_close(m);
 }
 
-/* What the engine refuses, the rollouts refuse: GPT-2 has a vector for each position. */
-static void no_engine(void **state) {
+/* The rollouts refuse what the engine refuses: GPT-2 has a vector for each position. */
+static void models_without_an_engine_are_refused(void **state) {
     const lt_rollout_options o = {
         .max_tokens = LENGTH, .max_seq = 4096, .questions = 1, .running = 2, .temperature = 1.0};
     lt_rollouts *r = NULL;
@@ -539,11 +539,11 @@ static void no_engine(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_family),
                                        cmocka_unit_test(every_family_on_a_gpu),
-                                       cmocka_unit_test(divided_layers),
-                                       cmocka_unit_test(divided_rows),
-                                       cmocka_unit_test(divided_on_gpus),
-                                       cmocka_unit_test(refused),
+                                       cmocka_unit_test(exact_with_divided_layers),
+                                       cmocka_unit_test(exact_with_divided_rows),
+                                       cmocka_unit_test(exact_on_several_gpus),
+                                       cmocka_unit_test(what_has_no_exact_pass_is_refused),
                                        cmocka_unit_test(texts_whose_rotation_changes),
-                                       cmocka_unit_test(no_engine)};
+                                       cmocka_unit_test(models_without_an_engine_are_refused)};
     return cmocka_run_group_tests(tests, made_open, made_remove);
 }

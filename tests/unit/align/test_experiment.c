@@ -1,6 +1,6 @@
 /* Experiments: grids multiplied out by hand, cells in their order, prompts as experiment_task.c
- * draws them, Wilson's intervals by the equation that defines them, the summary of results that are
- * given, and runs of a small model that go on. */
+ * draws them, Wilson's intervals by the equation that defines them, the summary of given results,
+ * and runs of a small model that resume. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +39,7 @@ static void put_file(char path[LT_PATH_BYTES], const char *name, const char *tex
     must(lt_file_write_atomic(path, text, strlen(text)));
 }
 
-/* `text` with what every file needs, unless it is about that. */
+/* Open `text` with what every file needs, unless the test is about that. */
 static lt_err open_text(lt_experiment *e, const char *text) {
     char path[LT_PATH_BYTES];
     put_file(path, "e.yaml", text);
@@ -100,7 +100,7 @@ static void grids_are_multiplied_out(void **state) {
     lt_experiment_close(&e);
 }
 
-/* Values of a file: what is no number, true or false is a text. */
+/* Types of values in a file: what is not a number, true or false is a text. */
 static void values_have_types(void **state) {
     static const struct {
         const char *text, *json;
@@ -203,8 +203,9 @@ static void files_say_what_is_wrong(void **state) {
     lt_experiment_close(&e);
 }
 
-/* What changes the results changes the hash; the folder and the name of a model do not. */
-static void the_hash_is_of_what_decides(void **state) {
+/* Everything that changes the results changes the hash; the folder and the name of a model do
+ * not. */
+static void the_hash_covers_what_changes_results(void **state) {
     static const char *const same[] = {MODEL SEEDS TASKS METHODS,
                                        "models:\n  - {name: other, path: m}\n" SEEDS TASKS METHODS,
                                        MODEL SEEDS TASKS METHODS "max_running: 3\n"},
@@ -312,8 +313,8 @@ static void lines_say_what_is_wrong(void **state) {
     }
 }
 
-/* Problems of a range are those of a task that begins with it; examples are none of them, with
- * their steps where the task says so. */
+/* Problems of a range are those of a task that begins with it; examples are not among them, and
+ * show their steps if the task says so. */
 static void problems_are_made(void **state) {
     lt_experiment e;
     (void)state;
@@ -329,7 +330,8 @@ static void problems_are_made(void **state) {
                   "  - {name: usual, make: arithmetic}\n"
                   "  - {name: behind, make: arithmetic, count: 2, split: train, first: 100000}\n"));
     assert_int_equal(e.tasks[7].n_problems, 100);
-    for (int i = 0; i < 2; i++) { /* Examples are the training problems behind the first 100,000. */
+    /* Examples are the training problems after the first 100,000. */
+    for (int i = 0; i < 2; i++) {
         const char *example = e.tasks[8].problems[i].prompt;
         assert_non_null(strstr(e.tasks[2].problems[0].prompt, example));
     }
@@ -386,19 +388,20 @@ static void cells_are_in_order(void **state) {
 }
 
 /* The bounds of Wilson's interval are the shares q with (p - q)^2 = z^2 q (1 - q) / n: here n is
- * the number of answers that would be as certain if they were independent. */
-static void intervals_are_wilson_s(void **state) {
+ * the number of independent answers that would be equally certain. */
+static void intervals_are_those_of_wilson(void **state) {
     static const struct {
         int32_t right[8];
         int64_t n, seeds;
         double mean, answers;
     } rows[] = {
-        {{1, 1, 0, 1}, 4, 1, 0.75, 3},            /* p (1 - p) / (variance / n) = n - 1. */
-        {{1, 1, 1, 1}, 4, 1, 1, 4},               /* No variance: 1 answer a problem. */
-        {{0, 0, 0}, 3, 2, 0, 3},                  /* */
-        {{1, 1, 1}, 3, 2, 0.5, 3},                /* */
-        {{0, 2}, 2, 2, 0.5, 1},                   /* 0.25 / (0.5 / 2) */
-        {{5, 5, 5, 4}, 4, 10, 0.475, 40},         /* 399 of the formula, but only 40 were given. */
+        {{1, 1, 0, 1}, 4, 1, 0.75, 3}, /* p (1 - p) / (variance / n) = n - 1. */
+        {{1, 1, 1, 1}, 4, 1, 1, 4},    /* No variance: 1 answer per problem. */
+        {{0, 0, 0}, 3, 2, 0, 3},       /* No variance: 1 answer per problem. */
+        {{1, 1, 1}, 3, 2, 0.5, 3},
+        {{0, 2}, 2, 2, 0.5, 1}, /* 0.25 / (0.5 / 2). */
+        /* The formula gives 399, but there were only 40. */
+        {{5, 5, 5, 4}, 4, 10, 0.475, 40},
         {{8, 2, 5, 9}, 4, 10, 0.6, 0.24 / 0.025}, /* Variance 0.1. */
         {{1}, 1, 2, 0.5, 1},
     };
@@ -432,8 +435,8 @@ static double at(const json_t *row, const char *key, size_t i) {
     return json_number_value(json_array_get(json_object_get(row, key), i));
 }
 
-/* Of model a, task t, method plain: problem 0 has right answers of 5 and 7 tokens; problem 1 has a
- * right one of 4 and a wrong one of 10. Of the second method, a seed is missing. */
+/* Model a, task t, method plain: problem 0 has right answers of 5 and 7 tokens; problem 1 has a
+ * right one of 4 and a wrong one of 10. The second method lacks a seed. */
 static void summaries_are_worked_out(void **state) {
     lt_experiment e;
     char path[LT_PATH_BYTES], *text = NULL, *next = NULL, *line;
@@ -464,7 +467,8 @@ static void summaries_are_worked_out(void **state) {
                                                                                : rows == 1 ? 1
                                                                                            : 0);
         assert_int_equal(json_integer_value(json_object_get(row, "seeds")), 2);
-        if (rows == 0) { /* Tokens 6 and 7, scores 1.5 and 1.5; variance of the former 0.5. */
+        /* Tokens 6 and 7, scores 1.5 and 1.5; the variance of the tokens is 0.5. */
+        if (rows == 0) {
             close_to(at(row, "accuracy", 0), 0.75);
             close_to(at(row, "tokens", 0), 6.5);
             close_to(at(row, "tokens", 1), 6.5 - 1.959963984540054 * 0.5);
@@ -479,7 +483,7 @@ static void summaries_are_worked_out(void **state) {
         if (rows == 1) {
             close_to(at(row, "accuracy", 0), 1.0);
             close_to(at(row, "tokens", 0), 6.0);
-            close_to(at(row, "tokens", 1), 6.0); /* Of one problem no interval is known. */
+            close_to(at(row, "tokens", 1), 6.0); /* One problem has no interval. */
         }
         json_decref(row);
         rows++;
@@ -489,7 +493,7 @@ static void summaries_are_worked_out(void **state) {
     lt_experiment_close(&e);
 }
 
-/* A line that is no result ends what is taken over: the rest is cut off, and asked again. */
+/* Reading stops at a line that is not a result: the rest is cut off, and asked again. */
 static void results_end_at_a_bad_line(void **state) {
     static const struct {
         const char *lines;
@@ -517,7 +521,7 @@ static void results_end_at_a_bad_line(void **state) {
         (void)snprintf(path, sizeof path, "%s/results.jsonl", root);
         must(lt_file_read(&text, &n, path, 1 << 20));
         must(open_text(&e, CELLS));
-        must(lt_experiment_read(&e)); /* What is left is whole. */
+        must(lt_experiment_read(&e)); /* What is left is complete. */
         assert_int_equal(e.n_done, rows[i].done);
         lt_experiment_close(&e);
         must(lt_file_read(&again, &m, path, 1 << 20));
@@ -540,7 +544,7 @@ static void results_end_at_a_bad_line(void **state) {
 
 /* ---- Runs ---- */
 
-/* Opens tests/golden/sft for each model, which the server then owns, and counts. */
+/* Opens tests/golden/sft for each model, which the server then owns, and counts the models. */
 typedef struct {
     int loads, unloads, n_told;
     int64_t told[64], of;
@@ -562,7 +566,7 @@ static void progress(void *ctx, int64_t done, int64_t of) {
     o->of = of;
 }
 
-/* The second problem has an answer that no text gives. */
+/* No text gives the answer to the second problem. */
 #define ASK                                                                                        \
     "{\"prompt\": \"Hello\", \"answer\": \"(.|\\\\n)*\", \"checker\": \"regex\"}\n"                \
     "{\"prompt\": \"What is\", \"answer\": \"never said\", \"checker\": \"regex\"}\n"
@@ -597,7 +601,7 @@ static char *results(void) {
     return text;
 }
 
-/* Lines of the results in another order, without the last `less`. */
+/* Write lines of the results in reverse order, without the last `less`. */
 static void put_backwards(const char *whole, int less) {
     char path[LT_PATH_BYTES], *copy = strdup(whole), *next = NULL, *lines[64], text[32768];
     int n = 0;
@@ -612,9 +616,9 @@ static void put_backwards(const char *whole, int less) {
     free(copy);
 }
 
-/* 2 models, 3 methods, 2 seeds, 2 problems: 24 cells. However many results are there already, and
- * in which order, the run ends with the same bytes; a model is opened only if it is asked. */
-static void runs_go_on(void **state) {
+/* 2 models, 3 methods, 2 seeds, 2 problems: 24 cells. However many results exist already, and in
+ * whatever order, the run ends with the same bytes; a model is opened only if it is asked. */
+static void runs_resume(void **state) {
     static const struct { int less, loads; } rows[] = {{0, 0}, {1, 1}, {12, 1}, {13, 2}, {24, 2}};
     static opened o;
     lt_experiment e;
@@ -651,10 +655,11 @@ static void runs_go_on(void **state) {
         assert_true(json_is_true(json_object_get(row, "right")) == (in % 2 == 0));
         assert_in_range(json_integer_value(tokens), 1, in < 4 ? 4 : 8);
         assert_true((kl != NULL) == (in >= 4));
-        if (kl != NULL) { /* log n - (n - 1) / n; all of equal rewards are equally likely. */
+        /* log n - (n - 1) / n; all answers with the same reward are equally likely. */
+        if (kl != NULL) {
             close_to(json_number_value(kl), in < 8 ? log(2) - 0.5 : 0.0);
         }
-        if (in >= 8) { /* The reward is the truth. */
+        if (in >= 8) { /* The true answer has the highest reward. */
             assert_true(json_number_value(json_object_get(row, "score")) == (in % 2 == 0));
         }
         json_decref(row);
@@ -677,7 +682,7 @@ static void runs_go_on(void **state) {
     free(whole);
 }
 
-/* The page has what the summary has, and what was asked. */
+/* The page contains the summary, and the questions. */
 static void pages_hold_the_results(void **state) {
     char path[LT_PATH_BYTES], *page = NULL, *begin;
     size_t n = 0;
@@ -741,16 +746,16 @@ int main(void) {
         cmocka_unit_test(grids_are_multiplied_out),
         cmocka_unit_test(values_have_types),
         cmocka_unit_test(files_say_what_is_wrong),
-        cmocka_unit_test(the_hash_is_of_what_decides),
+        cmocka_unit_test(the_hash_covers_what_changes_results),
         cmocka_unit_test(prompts_are_drawn),
         cmocka_unit_test(lines_say_what_is_wrong),
         cmocka_unit_test(problems_are_made),
         cmocka_unit_test(cells_are_in_order),
-        cmocka_unit_test(intervals_are_wilson_s),
+        cmocka_unit_test(intervals_are_those_of_wilson),
         cmocka_unit_test(summaries_are_worked_out),
         cmocka_unit_test(results_end_at_a_bad_line),
         cmocka_unit_test(pages_hold_the_results),
-        cmocka_unit_test(runs_go_on),
+        cmocka_unit_test(runs_resume),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

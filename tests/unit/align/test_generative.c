@@ -1,6 +1,6 @@
-/* Tasks that are answered with a text: the verdicts of lm-evaluation-harness on the same responses
- * (tools/make_generative_goldens.py), and the examples that Python's random draws. With NLTK_DATA,
- * sentences and words in capitals against NLTK's counts. */
+/* Tasks that are answered with a text: the verdicts of lm-evaluation-harness on the same
+ * responses (tools/make_generative_goldens.py), and the examples that Python's random draws. With
+ * NLTK_DATA, the number of sentences and of capitalised words against NLTK's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@
 
 #define GOLDEN "tests/golden/eval/generative/"
 
-/* Call with each line of a file. */
+/* Call a function with each line of a file. */
 static int64_t each_line(const char *path, void (*line)(const json_t *row, int64_t at)) {
     FILE *f = fopen(path, "r");
     char *text = NULL;
@@ -82,7 +82,7 @@ static void check_verdict(const json_t *want, lt_ifeval_outcome got, const char 
     if (punkt == NULL && needs_punkt(id) && got != outcome) {
         assert_int_equal(got, LT_IFEVAL_UNKNOWN);
     } else if (outcome == LT_IFEVAL_UNKNOWN) {
-        assert_int_not_equal(got, LT_IFEVAL_YES); /* A blank response follows nothing. */
+        assert_int_not_equal(got, LT_IFEVAL_YES); /* A blank response follows no instruction. */
     } else if (got != outcome) {
         fail_msg("line %lld, %s, %s: %d, not %d", (long long)at + 1, id, how, (int)got,
                  (int)outcome);
@@ -121,8 +121,8 @@ static void ifeval_line(const json_t *row, int64_t at) {
     }
 }
 
-/* Of the parts between asterisks the first and the last may be empty, and two different ones must
- * be left (instructions.py, TwoResponsesChecker). */
+/* Of the parts between asterisks only the first and the last may be empty, and two different ones
+ * must be left (instructions.py, TwoResponsesChecker). */
 static void two_responses(void **state) {
     static const struct {
         const char *text;
@@ -160,8 +160,8 @@ static void ifeval(void **state) {
     punkt = NULL;
 }
 
-/* Lines that are not as the data are published, and the words of the message for each; NULL: it is
- * one. With arguments that are read wrongly, a response would be scored for nothing. */
+/* Lines that do not match the published data, and the words of the message for each; NULL: it
+ * matches. If arguments were read wrongly, the score would mean nothing. */
 static void malformed_instructions_are_refused(void **state) {
     static const struct {
         const char *ids, *arguments, *says;
@@ -218,8 +218,9 @@ static void sentences_by_own_parameters(void **state) {
         int64_t n;
     } cases[] = {
         {"One. Two! Three? Four", 4},
-        {"See dr. Smith. He knows.", 2},             /* An abbreviation. */
-        {"See dr. The end.", 2},                     /* ... before a word that begins sentences. */
+        {"See dr. Smith. He knows.", 2}, /* An abbreviation. */
+        /* ... before a word that often begins a sentence. */
+        {"See dr. The end.", 2},
         {"J. Bach wrote. It is good.", 2},           /* An initial before a name. */
         {"It is 5. the rest is small.", 1},          /* A number before a small letter. */
         {"No. 5 and vol. iii. Yes.", 2},             /* A collocation. */

@@ -1,5 +1,6 @@
-/* Scores of kept responses: means and standard errors of gsm8k, ifeval and problems beside values
- * counted by hand from the harness's rules, and files that do not fit. No model is asked. */
+/* Scores of stored responses: means and standard errors of gsm8k, ifeval and problems against
+ * values counted by hand from the rules of the harness, and files that do not match. No model is
+ * asked. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +47,7 @@ static void near_to(double x, double want) {
     }
 }
 
-/* `right` of n: the mean, and the standard error of a mean, sqrt(p (1 - p) / (n - 1)). */
+/* `right` of n: their mean, and its standard error, sqrt(p (1 - p) / (n - 1)). */
 static void scored(const lt_generative_result *r, int i, const char *name, int right, int n) {
     const double p = (double)right / n;
     assert_non_null(strstr(r->scores[i].name, name));
@@ -87,8 +88,9 @@ static void sums(void **state) {
     "{\"prompt\": \"p\", \"instruction_id_list\": [" ids "], \"kwargs\": [" kwargs "]}\n"
 #define NO_COMMA "\"punctuation:no_comma\""
 
-/* A prompt is followed if all its instructions are. Loosely, a text counts also without its first
- * line. One with an instruction that needs NLTK's data, which is not here, does not count. */
+/* A prompt is followed if all its instructions are. In the loose score a text also counts without
+ * its first line. A prompt with an instruction that needs NLTK's data, which are not available
+ * here, does not count. */
 static void instructions(void **state) {
     lt_generative_result r;
     const lt_generative_options o = of(
@@ -116,8 +118,8 @@ static void instructions(void **state) {
     "\"number\"}\n"
 #define SAYS(x) "{\"response\": \"The answer is " #x ".\"}\n"
 
-/* pass@2 of 4 answers of which one is right: 1 - C(3, 2) / C(4, 2) = 1/2; of three, 1. By votes of
- * two: 5 and 5 win, one 5 of two shares. */
+/* pass@2 of 4 answers of which one is right: 1 - C(3, 2) / C(4, 2) = 1/2; of three, 1. By votes
+ * of two: 5 and 5 win, a single 5 of two shares. */
 static void problems(void **state) {
     lt_generative_result r;
     lt_generative_options o = of(
@@ -139,7 +141,7 @@ static void problems(void **state) {
     near_to(r.scores[1].mean, (0.5 + 1) / 2);
     near_to(r.scores[2].mean, (0.25 + 0.75) / 2);
     near_to(r.scores[3].mean, (3 * 0.5 / 6 + (3 + 3 * 0.5) / 6) / 2);
-    near_to(r.scores[0].error, 0.25); /* Of 1/4 and 3/4: their distance / 2. */
+    near_to(r.scores[0].error, 0.25); /* For 1/4 and 3/4: half their distance. */
 }
 
 static void refuses(const lt_generative_options *o, const char *why) {

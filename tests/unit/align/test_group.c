@@ -1,4 +1,4 @@
-/* Advantages of a group and estimators of the divergence, against closed forms. */
+/* Advantages in a group and estimators of the divergence, against closed forms. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,8 +33,8 @@ static void advantages_are_the_closed_forms(void **state) {
     }
 }
 
-/* Of 4e15 and one more: 0.5 / (sqrt(0.5) + 1e-4). The difference of their squares has no such
- * digits. */
+/* 4e15 and one more: 0.5 / (sqrt(0.5) + 1e-4). The difference of their squares would not have
+ * these digits. */
 static void large_rewards_keep_their_spread(void **state) {
     const double r[2] = {4e15, 4e15 + 1};
     double a[2];
@@ -46,7 +46,7 @@ static void large_rewards_keep_their_spread(void **state) {
     assert_false(equal);
 }
 
-/* 0.1 three times has a mean that is not 0.1: the advantages must be 0 all the same. */
+/* Three times 0.1 has a mean that is not 0.1, but the advantages must be 0. */
 static void degenerate_groups(void **state) {
     const double same[3] = {0.1, 0.1, 0.1}, bad[2] = {1, NAN}, far[2] = {1e300, -1e300};
     for (int kind = 0; kind < LT_ALIGN_ADVANTAGES; kind++) {
@@ -66,8 +66,8 @@ static void degenerate_groups(void **state) {
     (void)state;
 }
 
-/* Over a whole distribution the means of k1 and k3 are the divergence; derivatives are finite
- * differences. By enumeration of four tokens. */
+/* Over a whole distribution the means of k1 and k3 are the divergence; derivatives agree with
+ * finite differences. By enumeration of four tokens. */
 static void kl_estimators(void **state) {
     const double p[4] = {.1, .2, .3, .4}, q[4] = {.4, .3, .2, .1};
     double kl = 0, mean[LT_ALIGN_KLS] = {0}, v, d, up, down, unused;

@@ -1,5 +1,5 @@
-/* Reinforcement learning as an objective of training: steps as TRL's GRPOTrainer takes them on the
- * same answers (tools/make_grpo_goldens.py), and steps whose answers the engine draws. */
+/* Reinforcement learning as an objective of training: the steps that TRL's GRPOTrainer takes on
+ * the same answers (tools/make_grpo_goldens.py), and steps whose answers the engine draws. */
 #include "unit/align/runs.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 /* ---- TRL's steps ---- */
 
-/* Answers of a file, by the question and the number of the draw. */
+/* Answers of a file, by question and number of the draw. */
 typedef struct {
     const json_t *draws, *prompts;
     int64_t n_draws, group;
@@ -39,7 +39,7 @@ static lt_err answer_by_script(void *of, const lt_rollout_args *asked, lt_answer
         size_t k = 0;
         while (!is_prompt(json_array_get(s->prompts, k), &questions[i])) {
             k++;
-            assert_true(k < json_array_size(s->prompts)); /* Ids as transformers has them. */
+            assert_true(k < json_array_size(s->prompts)); /* The ids that transformers has. */
         }
         for (int64_t c = 0; c < s->group; c++) {
             const json_t *ids = json_array_get(draw, k * (size_t)s->group + (size_t)c);
@@ -58,8 +58,9 @@ static lt_err answer_by_script(void *of, const lt_rollout_args *asked, lt_answer
     return LT_OK;
 }
 
-/* What is told of the newest draw, from its ids: an answer is worth 1 if it ends with token 1, less
- * half its share of the limit. An answer of the weights that drew it has a ratio of exactly 1. */
+/* The record of the newest draw, computed from its ids: an answer is worth 1 if it ends with
+ * token 1, less half its share of the limit. An answer from the current weights has a ratio of
+ * exactly 1. */
 static void told_of_draw(const lt_objective *o, const lt_training *t, const script *s,
                          const lt_step_record *record, bool first_pass) {
     const json_t *draw = json_array_get(s->draws, (size_t)s->n_draws - 1);
@@ -93,7 +94,7 @@ static void told_of_draw(const lt_objective *o, const lt_training *t, const scri
     assert_true(first_pass ? values[LT_RL_ratio_most] == 1.0 : values[LT_RL_ratio_most] > 1.0);
     assert_true(!first_pass || values[LT_RL_clipped_low] + values[LT_RL_clipped_high] == 0.0);
     assert_int_equal(present[LT_RL_kl], t->recipe.rl_kl > 0.0);
-    /* The reference is the model, at first. The estimate of a divergence is not negative. */
+    /* At first the reference is the model. The estimate of a divergence is not negative. */
     assert_true(t->recipe.rl_kl > 0.0 && t->state.step > 1 ? values[LT_RL_kl] > 0.0
                                                            : values[LT_RL_kl] == 0.0);
     assert_int_equal(present[LT_RL_reward_s], first_pass);
@@ -195,7 +196,7 @@ static double mean(const json_t *rows, size_t from, size_t n, const char *name) 
 }
 
 /* The model learns to end its answers, which it seldom does at first; so do its greedy answers to
- * problems that it never learnt from, before the first step, after the twelfth and at the end. */
+ * problems that it is not trained on, before the first step, after the twelfth and at the end. */
 static void rewards_rise(void **state) {
     char held_out[LT_PATH_BYTES], options[LT_PATH_BYTES + 64];
     json_t *rows;
@@ -209,7 +210,7 @@ static void rewards_rise(void **state) {
     for (size_t i = 0; i < 3; i++) {
         const json_t *row = json_array_get(rows, i);
         assert_true(number(row, "step") == 12.0 * (double)i && number(row, "questions") == 5.0);
-        assert_null(json_object_get(row, "equal_groups")); /* One greedy answer is no group. */
+        assert_null(json_object_get(row, "equal_groups")); /* One greedy answer is not a group. */
         assert_null(json_object_get(row, "passed"));
         assert_null(json_object_get(row, "entropy"));
     }
@@ -255,7 +256,7 @@ static void exact_runs_have_no_mismatch(void **state) {
     }
 }
 
-/* A checkpoint of two runs, byte by byte. */
+/* Compare a checkpoint of two runs, byte by byte. */
 static void same_file(const char *a, const char *b, const char *name) {
     char path[LT_PATH_BYTES], file[512], *x = NULL, *y = NULL;
     size_t n = 0, m = 0;
@@ -272,9 +273,9 @@ static void same_file(const char *a, const char *b, const char *name) {
     free(y);
 }
 
-/* The same seed gives the same run. One that was cut off and goes on has its bits, also with
- * several steps a draw, where checkpoints wait for the end of the draw. */
-static void resumed_is_uninterrupted(void **state) {
+/* The same seed gives the same run. A run that was interrupted and resumed has its bits, also
+ * with several steps per draw, for which checkpoints wait for the end of the draw. */
+static void a_resumed_run_equals_the_uninterrupted_one(void **state) {
     static const char *const more[] = {"", "rl.updates=2 rl.passes=2 checkpoint.every=1 rl.kl=0.1 ",
                                        "lora.rank=2 rl.kl=0.1 "};
     char options[256], whole[32], parts[32];
@@ -295,10 +296,10 @@ static void resumed_is_uninterrupted(void **state) {
     }
 }
 
-/* A run with a curriculum that goes on asks what the uninterrupted one asks: pass rates are in the
- * checkpoint. Both parts of the curriculum decide something: levels open one after the other, and
- * a run without weights by pass rates is another one. */
-static void curricula_go_on(void **state) {
+/* A resumed run with a curriculum asks what the uninterrupted one asks, because pass rates are in
+ * the checkpoint. Both parts of the curriculum have an effect: levels open one after the other,
+ * and a run without weights by pass rates is different. */
+static void curricula_resume(void **state) {
 #define LEVELS "rl.curriculum=level rl.curriculum_start=0.2 rl.curriculum_steps=6 batch.size=16 "
     static const char *const more[] = {
         LEVELS "rl.prefer=learnable rl.pass=0.6 rl.resample=1 ",
@@ -334,7 +335,7 @@ static void curricula_go_on(void **state) {
     json_decref(plain);
 }
 
-/* Each method and each option that changes the loss, for two steps: all of them train. */
+/* Each method and each option that changes the loss trains for two steps. */
 static void every_method_trains(void **state) {
     static const char *const runs[] = {
         "objective.kind=dr_grpo",
@@ -364,12 +365,12 @@ static void every_method_trains(void **state) {
 #define STALE                                                                                      \
     ENGINE_RUN "checkpoint.every=3 rl.correction=token-truncate objective.kind=dapo steps=8 "
 
-/* Answers of weights that are one update older, but behind a checkpoint, by an engine over a copy
- * of them: what rl.staleness does, one thing behind the other. */
+/* Answers from weights that are one update older, except after a checkpoint, by an engine over a
+ * copy of them: what rl.staleness does, but one step after the other. */
 typedef struct {
     lt_learner learner;
     lt_model *copy;
-    lt_lora *adapters; /* Of the copy; NULL: none. */
+    lt_lora *adapters; /* Those of the copy; NULL: none. */
     lt_rollouts *rollouts;
 } lagging;
 
@@ -401,17 +402,17 @@ static lt_err draw_lagging(void *of, const lt_rollout_args *asked, lt_answer *an
         must(lt_model_alloc(&g->copy, &t->model->spec, &how), "copy");
         if (t->lora != NULL) {
             must(lt_lora_open(&g->adapters, g->copy, &t->lora->options, 1), "copy of adapters");
-            copy_weights(g); /* With the magnitudes that the engine finds when it opens. */
+            copy_weights(g); /* With the magnitudes that the engine reads when it opens. */
         }
         lt_model_ends(t->model, t->tokenizer, &o.ends);
         must(lt_rollouts_open(&g->rollouts, g->copy, &o), "rollouts");
     }
     const int64_t step = t->state.step, steps = t->recipe.rl_updates * t->recipe.rl_passes;
-    if (step == 0 || step / 3 > (step - steps) / 3) { /* checkpoint.every */
+    if (step == 0 || step / 3 > (step - steps) / 3) { /* checkpoint.every. */
         copy_weights(g);
     }
     must(lt_rollouts_draw(g->rollouts, asked, answers, stats), "draw");
-    copy_weights(g); /* The engine is at rest. */
+    copy_weights(g); /* The engine does not run now. */
     return LT_OK;
 }
 
@@ -429,7 +430,7 @@ static void train_lagging(const char *out, const char *file, const char *options
     free(r);
 }
 
-/* The threads that the engine had are given back. */
+/* The threads of the engine are returned. */
 static lt_err train_stale(const char *out, const char *file, const char *options) {
     const int threads = lt_thread_count();
     char all[1024];
@@ -443,7 +444,7 @@ static lt_err train_stale(const char *out, const char *file, const char *options
     return err;
 }
 
-/* The numbers of two runs, step by step. */
+/* Compare the metrics of two runs, step by step. */
 static void same_steps(const char *a, const char *b) {
     json_t *x = run_lines(a, "rl"), *y = run_lines(b, "rl");
     assert_int_equal(json_array_size(x), 8);
@@ -458,22 +459,22 @@ static void same_steps(const char *a, const char *b) {
     json_decref(y);
 }
 
-static void drawn_ahead_is_serial_with_the_same_lag(void **state) {
+static void drawing_ahead_equals_drawing_serially_with_the_same_lag(void **state) {
     const char *const end = "checkpoints/step-000000008/weights.safetensors";
     (void)state;
     train_lagging("lagging", "questions.jsonl", "");
     must(train_stale("ahead", "questions.jsonl", ""), "ahead");
     same_steps("ahead", "lagging");
     same_file("ahead", "lagging", end);
-#if !defined(__SANITIZE_THREAD__) /* OpenMP's runtime is not built for it. */
+#if !defined(__SANITIZE_THREAD__) /* OpenMP's runtime is not built for ThreadSanitizer. */
     must(train_stale("ahead-threads", "questions.jsonl", "threads=4"), "ahead");
     same_steps("ahead-threads", "lagging");
 #endif
-    /* One that goes on behind a checkpoint. */
+    /* A run that resumes from a checkpoint. */
     must(train_stale("ahead-parts", "questions.jsonl", "steps=6"), "ahead");
     must(train_stale("ahead-parts", "questions.jsonl", ""), "ahead");
     same_file("ahead", "ahead-parts", end);
-    /* Adapters beside a base that both read. */
+    /* Adapters on a base that both read. */
     train_lagging("lagging-dora", "questions.jsonl", "lora.rank=4 lora.dora=true model.dtype=bf16");
     must(
         train_stale("ahead-dora", "questions.jsonl", "lora.rank=4 lora.dora=true model.dtype=bf16"),
@@ -488,7 +489,7 @@ static void drawn_ahead_is_serial_with_the_same_lag(void **state) {
          "with two passes");
     same_steps("ahead-passes", "lagging-passes");
     same_file("ahead-passes", "lagging-passes", end);
-    /* Without the lag it is another run. */
+    /* Without the lag the run is different. */
     must(train("no-lag",
                "checkpoint.every=3 rl.correction=token-truncate objective.kind=dapo steps=8"),
          "no lag");
@@ -565,10 +566,10 @@ int main(void) {
         cmocka_unit_test(trl_takes_the_same_steps),
         cmocka_unit_test(rewards_rise),
         cmocka_unit_test(exact_runs_have_no_mismatch),
-        cmocka_unit_test(resumed_is_uninterrupted),
-        cmocka_unit_test(curricula_go_on),
+        cmocka_unit_test(a_resumed_run_equals_the_uninterrupted_one),
+        cmocka_unit_test(curricula_resume),
         cmocka_unit_test(every_method_trains),
-        cmocka_unit_test(drawn_ahead_is_serial_with_the_same_lag),
+        cmocka_unit_test(drawing_ahead_equals_drawing_serially_with_the_same_lag),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, make, run_root_remove);

@@ -1,5 +1,6 @@
-/* Objectives on meshes of ranks: each takes the steps that one rank takes, with the gradients of
- * every tensor. Passes of a rank differ in length, and in number where examples are held out. */
+/* Objectives on meshes of ranks: each takes the steps that one rank takes, with the same
+ * gradients of every tensor. Passes of a rank differ in length, and in number if examples are
+ * held out. */
 #include "unit/align/runs.h"
 
 #include <sys/stat.h>
@@ -14,7 +15,7 @@
 
 static const ranks_bound bound = {5e-5, 1e-5, 5e-5, 1e-3};
 
-/* ---- What ranks train for ---- */
+/* ---- Objectives of ranks ---- */
 
 static lt_objective prefer(void *state, const lt_recipe *r) {
     return lt_preference_open(state, r);
@@ -24,7 +25,7 @@ static lt_objective distill(void *state, const lt_recipe *r) {
     return lt_distill_objective(state, r);
 }
 
-/* A learner whose answers are random tokens, which depend on the seed of their question alone. */
+/* A learner whose answers are random tokens, which depend only on the seed of their question. */
 typedef struct {
     lt_learner learner;
     int32_t ids[64][16];
@@ -73,7 +74,7 @@ static const ranks_objective preferences = {sizeof(lt_preference_objective), pre
 #define LABELS "tests/golden/preference/labels.jsonl"
 #define CHAT   "tests/golden/sft/chat.jsonl"
 
-/* What a run trains for, and its options. Validations are of five examples, which ranks cannot
+/* The objective of a run, and its options. Validations have five examples, which ranks cannot
  * divide evenly. */
 typedef struct {
     const ranks_objective *trains;
@@ -89,7 +90,7 @@ static const kind kto = {&preferences, "objective.kind=kto objective.beta=0.5 da
 static const kind distilled = {&distillation,
                                "objective.kind=distill distill.teacher=" TEACHER
                                " distill.beta=0.5 data.train=" CHAT " data.valid=" CHAT};
-/* Half of the answers are the student's, drawn by the engine. */
+/* Half of the answers are from the student, drawn by the engine. */
 static const kind drawn = {&distillation, "objective.kind=distill distill.teacher=" TEACHER
                                           " distill.beta=0.5 distill.on_policy=0.5 "
                                           "distill.tokens=8 data.train=" CHAT " data.valid=" CHAT};
@@ -97,7 +98,7 @@ static const kind grpo = {&reinforcement,
                           "objective.kind=grpo rl.group=4 rl.tokens=16 rl.passes=2 rl.kl=0.1 "
                           "rl.rewards=ended,length:-0.5 data.train=" CHAT};
 
-/* The loss is a mean over tokens: that of grpo is 0 up to rounding where ratios are 1. */
+/* The loss is a mean over tokens: that of grpo is 0 up to rounding if ratios are 1. */
 static const kind dapo = {&reinforcement,
                           "objective.kind=dapo rl.group=4 rl.tokens=16 rl.passes=2 rl.kl=0.1 "
                           "rl.temperature=0.7 "
@@ -108,7 +109,7 @@ static const kind taught = {&reinforcement,
                             "objective.kind=dapo rl.group=2 rl.tokens=16 rl.prefer=failed "
                             "rl.pass=0.6 rl.rewards=ended,length:-0.5 data.train=" CHAT};
 
-/* Answers for the next step, drawn ahead in steps after which no checkpoint is due. */
+/* Answers for the next step are drawn ahead in steps after which no checkpoint is due. */
 #define STALE "rl.staleness=1 rl.correction=token-truncate checkpoint.every=4 data.train=" CHAT
 static const kind stale = {&reinforcement, "objective.kind=dapo rl.tokens=16 rl.group=4 "
                                            "rl.rewards=ended,length:-0.5 " STALE},
@@ -129,11 +130,12 @@ static const kind
     adapted_reward = {&preferences,
                       "objective.kind=reward data.train=" PAIRS " data.valid=" PAIRS ADAPTED};
 
-/* The engine has the lengths of rows, which it gets apart from the adapters' other numbers. */
+/* The engine has the lengths of rows, which it gets separately from the other numbers of the
+ * adapters. */
 static const kind dora = {&drawing, "objective.kind=dapo rl.group=4 rl.tokens=8 rl.passes=2 "
                                     "rl.rewards=ended,length:-0.5 optim.lr=2e-4 data.train=" CHAT
                                     " lora.rank=4 lora.targets=q_proj,o_proj lora.dora=true"};
-/* The model is kept as its file has it: each rank has its part, and the engine the whole file. */
+/* The model is kept as in its file: each rank has its part, and the engine the whole file. */
 #define STORED " lora.base=as_stored"
 static const kind stored_dpo = {&preferences,
                                 "objective.kind=dpo objective.beta=0.5 data.train=" PAIRS
@@ -142,13 +144,13 @@ static const kind stored_dpo = {&preferences,
                       &drawing,
                       "objective.kind=dapo rl.group=4 rl.tokens=8 rl.passes=2 "
                       "rl.rewards=ended,length:-0.5 optim.lr=2e-4 data.train=" CHAT ADAPTED STORED};
-#define MOST_MISMATCH 1 /* Among the numbers of a step's record (learner.c). */
+#define MOST_MISMATCH 1 /* Index in the numbers of a step's record (learner.c). */
 
-/* One rank computes each row apart; meshes share prompts where they can. */
+/* One rank computes each row separately; meshes share prompts if they can. */
 #define ALONE " objective.share_prompts=false"
 
-/* mesh: "", or a mesh and options behind it. Returns the loss of a validation: of one rank, and
- * where ranks take part in each other's passes. */
+/* mesh: "", or a mesh and further options. Returns the loss of a validation: on one rank, and on
+ * meshes whose ranks take part in each other's passes. */
 static double run(ranks_result *result, const kind *k, const char *model, const char *mesh) {
     static int n_runs;
     char all[2048], out[32], axes[64];
@@ -180,7 +182,7 @@ static double run(ranks_result *result, const kind *k, const char *model, const 
     return loss;
 }
 
-/* The run on each mesh is that on one rank; the last mesh is NULL. */
+/* The run on each mesh must equal that on one rank; the last mesh is NULL. */
 static void compare(const kind *k, const char *model, const char *const *meshes) {
     ranks_result one = {0};
     const double validation = run(&one, k, model, "");
@@ -254,9 +256,9 @@ static void adapters(void **state) {
     compare(&stored_dapo, MODEL, (const char *const[]){"tp=2", "dp=2 mesh.zero=3", NULL});
 }
 
-/* Engine and trainer agree: in BF16, where lengths are rounded unless they come in F32, as far as
- * two ways to compute do. */
-static void magnitudes(void **state) {
+/* Engine and trainer agree. In BF16, where lengths would be rounded unless they are sent in F32,
+ * they agree as well as two ways of computing do. */
+static void magnitudes_of_dora(void **state) {
     static const char *const meshes[] = {"tp=2", "pp=2", "dp=2 mesh.zero=3", NULL};
     (void)state;
     compare(&dora, MODEL, meshes);
@@ -270,7 +272,7 @@ static void magnitudes(void **state) {
     }
 }
 
-/* A model with experts; its folder. */
+/* Write a model with experts, and return its folder. */
 static void make_experts(char folder[LT_PATH_BYTES]) {
     lt_recipe *r = run_recipe("moe", "model.family=mixtral model.layers=2 model.width=32 "
                                      "model.heads=4 model.kv_heads=2 model.ffn=32 model.experts=4 "
@@ -285,7 +287,7 @@ static void make_experts(char folder[LT_PATH_BYTES]) {
     free(r);
 }
 
-/* Answers of one length have several rewards, so that weights move. */
+/* Answers of the same length get different rewards, so that weights change. */
 static void write_judge(char path[LT_PATH_BYTES]) {
     write_file("judge",
                "#!/bin/sh\nwhile read -r line; do\n    sum=$(printf %s \"$line\" | cksum)\n"
@@ -294,7 +296,7 @@ static void write_judge(char path[LT_PATH_BYTES]) {
     assert_int_equal(chmod(path, 0700), 0);
 }
 
-/* Engine and trainer have the same bits: the largest difference of a run is 0 where `exact`. */
+/* Engine and trainer have the same bits: with `exact` the largest difference in a run is 0. */
 static void agree(const char *model, const char *mesh, const char *more, bool exact) {
     char options[LT_PATH_BYTES + 512], judge[LT_PATH_BYTES];
     const kind k = {&drawing, options};
@@ -312,7 +314,7 @@ static void agree(const char *model, const char *mesh, const char *more, bool ex
     ranks_result_free(&r);
 }
 
-static void same_bits(void **state) {
+static void engine_and_trainer_have_the_same_bits(void **state) {
     char folder[LT_PATH_BYTES];
     (void)state;
     agree(MODEL, "cp=2 mesh.context=ring", "", true);
@@ -327,8 +329,8 @@ static void same_bits(void **state) {
     agree(folder, "dp=2,ep=2", ADAPTED, true);
 }
 
-/* Ranks that divide experts send each other rows, so all of them take part in each pass, and one
- * whose rows are short has room for those of the others. */
+/* Ranks that divide experts send rows to each other. So all of them take part in each pass, and
+ * one with short rows has memory for the rows of the others. */
 static void experts(void **state) {
     char folder[LT_PATH_BYTES];
     (void)state;
@@ -346,9 +348,10 @@ static void experts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(zero_three), cmocka_unit_test(tensors),
-                                       cmocka_unit_test(contexts),   cmocka_unit_test(pipelines),
-                                       cmocka_unit_test(adapters),   cmocka_unit_test(magnitudes),
-                                       cmocka_unit_test(experts),    cmocka_unit_test(same_bits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(zero_three), cmocka_unit_test(tensors),
+        cmocka_unit_test(contexts),   cmocka_unit_test(pipelines),
+        cmocka_unit_test(adapters),   cmocka_unit_test(magnitudes_of_dora),
+        cmocka_unit_test(experts),    cmocka_unit_test(engine_and_trainer_have_the_same_bits)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

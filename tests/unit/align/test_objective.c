@@ -33,7 +33,7 @@ static const lt_align_objective *row_of(const char *name) {
     return row;
 }
 
-/* Rows that a golden has covered. */
+/* Which rows of the table a golden has covered. */
 static int seen_rows;
 
 static void mark(const lt_align_objective *row) {
@@ -75,9 +75,9 @@ static double sum_of(const float *x, int64_t n) {
     return sum;
 }
 
-/* The loss again, where of the reference only the sums are known. */
-static void sums_of_references_say_as_much(const lt_align_objective *row, const lt_align_options *o,
-                                           const completion *c, const completion *r, double want) {
+/* Compute the loss again if only the sums of the reference are known. */
+static void sums_of_references_suffice(const lt_align_objective *row, const lt_align_options *o,
+                                       const completion *c, const completion *r, double want) {
     const double sums[2] = {sum_of(c->ref, c->side.n), sum_of(r->ref, r->side.n)};
     lt_align_side chosen = c->side, rejected = r->side;
     double loss = NAN;
@@ -117,7 +117,7 @@ static void trl_agrees(void **state) {
             close_to(name, r.dlogp[i], r.want[i], 1e-5);
         }
         mark(row);
-        sums_of_references_say_as_much(row, &o, &c, &r, loss);
+        sums_of_references_suffice(row, &o, &c, &r, loss);
     }
     fclose(f);
     assert_int_equal(n_pairs, 27);
@@ -143,8 +143,8 @@ static void scores_agree(void **state) {
     mark(row_of("reward"));
 }
 
-/* Cross entropy: a step's loss is minus the log-probability of its label. Over a model it is TRL's
- * (tests/e2e/preference_truth.py). */
+/* Cross entropy: the loss of a step is minus the log-probability of its label.
+ * tests/e2e/preference_truth.py compares it with TRL on a model. */
 static void steps_are_cross_entropy(void **state) {
     const float logp[] = {-0.5f, 0.0f, -2.25f}, bad[] = {-1.0f, 0.5f};
     const lt_align_options none = {0}, beta = {.beta = 0.1};
@@ -211,7 +211,7 @@ static void every_row_has_goldens(void **state) {
     assert_int_equal(seen_rows, (1 << n) - 1);
 }
 
-/* Fresh values, exact in binary, so that a step of 2^-10 is exact too. */
+/* New values, exact in binary, so that a step of 2^-10 is exact, too. */
 static void completion_draw(completion *c, int64_t n, int salt) {
     c->side = side(c->logp, c->ref, c->dlogp, n);
     for (int i = 0; i < n; i++) {
@@ -297,7 +297,8 @@ static void gradients_of_singles_are_finite_differences(void **state) {
     }
 }
 
-/* KTO at its point is half of its weight; QRPO's best log-ratio is its target over beta. */
+/* At KTO's reference point the loss is half of its weight; QRPO's best log-ratio is its target
+ * over beta. */
 static void closed_forms_of_singles(void **state) {
     const float logp = -1, ref = -1.5f;
     double grad = NAN, q = NAN, point = NAN;
@@ -311,7 +312,8 @@ static void closed_forms_of_singles(void **state) {
     (void)state;
     close_to("kto", single_loss(row_of("kto"), &weights, &s), 1.5, 1e-15);
     close_to("kto", grad, -1.5, 1e-15);
-    /* Z = e - 1 at beta 1, exp(1/2) of the normal one, whose median is 0; 1/2 of the logarithm. */
+    /* Z = e - 1 at beta 1, exp(1/2) for the normal distribution, whose median is 0; 1/2 of the
+     * logarithm. */
     close_to("qrpo", single_loss(row_of("qrpo"), &beta, &s), pow(0.5 - log(exp(1) - 1) - 0.5, 2),
              1e-15);
     close_to("qrpo_normal", single_loss(row_of("qrpo_normal"), &beta, &s), 1, 1e-12);
@@ -350,7 +352,7 @@ static void same_text_on_both_sides(void **state) {
     close_to("simpo", loss, log1p(exp(0.75)), 1e-15);
 }
 
-/* A sigmoid that overflows would give NaN; the loss of a very wrong pair is linear. */
+/* A sigmoid that overflows would give NaN; for a very wrong pair the loss is linear. */
 static void a_very_wrong_pair_is_linear(void **state) {
     const float far = -1e6f, near = -1.0f;
     double loss, grad;
@@ -459,7 +461,7 @@ static void bad_input_is_refused(void **state) {
     refused(LT_ERR_NUMERIC, "orpo: the loss", "orpo", ok, &c.side, &bad);
 }
 
-/* The table's rows in the order that lateen/align.h lists, which recipes count on. */
+/* The rows of the table in the order that lateen/align.h lists and recipes rely on. */
 static void names_in_order(void **state) {
     static const struct {
         const char *name;

@@ -1,6 +1,6 @@
 /* The policy's loss: TRL's own code gives the same losses and gradients (goldens by
  * tools/make_policy_goldens.py); gradients are finite differences; on policy every method is the
- * policy gradient; parts of a step add up; bad data and options are refused. */
+ * policy gradient; the parts of a step add up; bad data and options are refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -113,7 +113,7 @@ static void trl_agrees(void **state) {
     assert_int_equal(n_cases, 18);
 }
 
-/* Exact in binary, and no ratio is near a bound of the options below. */
+/* Exact in binary, with no ratio near a bound of the options below. */
 static void tokens_draw(tokens *k, int n, int salt) {
     for (int t = 0; t < n; t++) {
         k->logp[t] = -0.5f - 0.0625f * (float)((7 * t + 5 * salt) % 17);
@@ -133,8 +133,8 @@ static double loss_of(const lt_align_policy_options *o, const lt_align_rollout *
     return loss;
 }
 
-/* Each combination of ratio, reduction, divergence and correction. CISPO is left out: its weight is
- * not differentiated, so that its gradient is not the difference of its losses. */
+/* Each combination of ratio, reduction, divergence and correction. CISPO is left out: its weight
+ * is not differentiated, so its gradient is not the derivative of its loss. */
 static void gradients_are_finite_differences(void **state) {
     const float step = 0x1p-12f;
     int n_checked = 0;
@@ -175,7 +175,8 @@ static void gradients_are_finite_differences(void **state) {
     assert_int_equal(n_checked, 240 * 9);
 }
 
-/* Where nothing has moved, each ratio is 1 and the gradient is -A times a token's share. */
+/* As long as the weights have not moved, each ratio is 1 and the gradient is -A times a token's
+ * share. */
 static void on_policy_is_the_policy_gradient(void **state) {
     static const struct {
         const char *name;
@@ -237,7 +238,8 @@ static void published_constants(void **state) {
     }
 }
 
-/* Two tokens whose sampler had other probabilities, and divergences of 1/4 and 1/16 by k1. */
+/* Two tokens to which the sampler gave other probabilities, and divergences of 1/4 and 1/16 by
+ * k1. */
 static void mismatch_and_divergence_are_counted(void **state) {
     const float logp[3] = {-1, -1, -1}, old[3] = {-1, -1, -1.25f}, ref[3] = {-1.25f, -1.0625f, -1};
     const float sampler[3] = {-1, -1.5f, -1};
@@ -254,7 +256,7 @@ static void mismatch_and_divergence_are_counted(void **state) {
     close_to("loss", loss, 0.3125 / 3, 1e-15);
 }
 
-/* A ratio of exp(1/2): above 1 + high. Only a positive advantage is clipped there. */
+/* A ratio of exp(1/2), above 1 + high: only a positive advantage is clipped there. */
 static void clips_are_counted(void **state) {
     const float logp[2] = {-1, -1}, old[2] = {-1.5f, -0.5f};
     double grad[2], loss;
@@ -279,7 +281,7 @@ static void clips_are_counted(void **state) {
     assert_int_equal(stats.tokens, 4);
     assert_int_equal(stats.off_policy, 4);
     close_to("ratio", stats.ratio_max, exp(0.5), 1e-15);
-    /* Which bound was passed, where both lie on one side of the ratio. */
+    /* Which bound was passed, if both are on one side of the ratio. */
     stats = (lt_align_policy_stats){0};
     r.advantage = 1;
     assert_int_equal(lt_align_policy(&(lt_align_policy_options){.low = 0.9, .high = 0.1}, &step, &r,

@@ -1,5 +1,5 @@
-/* Preferences as rows of tokens, and runs that learn from them: what a row holds, which completion
- * KTO puts behind which prompt, two steps of every objective, and TRL's steps
+/* Preferences as rows of tokens, and runs that learn from them: what a row holds, which
+ * completion KTO pairs with which prompt, two steps of every objective, and TRL's steps
  * (tools/make_preference_goldens.py). */
 #include "unit/align/runs.h"
 
@@ -119,8 +119,8 @@ static void labels_and_quantiles(void **state) {
     lines_close(&l);
 }
 
-/* Each of these lines is left out, and nothing else happens. The first does not begin with a
- * bracket: a file that does is one array. */
+/* Each of these lines is skipped, and nothing else happens. The first does not begin with a
+ * bracket, because a file that does is one array. */
 static void hostile_lines(void **state) {
     static const char *const bad[] = {
         "{",
@@ -167,8 +167,7 @@ static void hostile_lines(void **state) {
     lines_close(&l);
 }
 
-/* Rows of more than the limit are cut, left out or refused; a row that is cut keeps its first
- * tokens. */
+/* Rows above the limit are cut, skipped or refused; a row that is cut keeps its first tokens. */
 static void long_rows(void **state) {
     lines whole, cut, none;
     (void)state;
@@ -198,7 +197,8 @@ static void long_rows(void **state) {
     lines_close(&whole);
 }
 
-/* Labels are the completion's tokens, each at the token before it; a score has one, at the end. */
+/* Labels are the tokens of the completion, each at the token before it; a score has one, at the
+ * end. */
 static void labels_of_rows(void **state) {
     enum { SEQ = 24 };
     const lt_model_spec spec = {.pad_id = 1};
@@ -225,7 +225,7 @@ static void labels_of_rows(void **state) {
     lines_close(&l);
 }
 
-/* Of five examples in blocks of two: 1, 0, 3, 2, and the last stands behind the one before it. */
+/* Five examples in blocks of two: 1, 0, 3, 2, and the last is paired with the one before it. */
 static void mismatched_rows(void **state) {
     enum { SEQ = 24 };
     static const int64_t partners[] = {1, 0, 3, 2, 3};
@@ -284,8 +284,9 @@ static void every_objective_learns(void **state) {
 
 /* ---- TRL's runs ---- */
 
-/* A metric of a step, from the line that has it. TRL ran in double and tells loss and metrics in
- * float; rewards are differences of log-probabilities, and as exact as those are. */
+/* Compare a metric of a step with the line that has it. TRL computed in double and prints
+ * losses and metrics in float; rewards are differences of log-probabilities, and as exact as
+ * those are. */
 static void expect_metric(const char *run, size_t step, const char *name, double want, double scale,
                           const json_t *train, const json_t *preference) {
     const json_t *of = json_object_get(train, name) != NULL ? train : preference;
@@ -313,7 +314,7 @@ static void run_as_trl(const json_t *golden, const json_t *run, bool of_steps) {
     const char *name = json_string_value(json_object_get(run, "name")), *key;
     char out[64];
     const char *labels_of = json_string_value(json_object_get(run, "data"));
-    /* TRL's reference point of KTO is 0 for ten steps. */
+    /* In TRL, KTO's reference point is 0 for ten steps. */
     const size_t n = strncmp(name, "kto", 3) == 0 ? 12 : 4;
     const bool scores = strncmp(name, "reward", 6) == 0,
                singles = labels_of != NULL && strcmp(labels_of, "labels") == 0;
@@ -351,7 +352,7 @@ static void run_as_trl(const json_t *golden, const json_t *run, bool of_steps) {
     for (size_t i = 0; i < n; i++) {
         const json_t *want = json_array_get(json_object_get(run, "steps"), i);
         json_object_foreach((json_t *)(uintptr_t)want, key, value) {
-            if (strcmp(name, "apo_zero") != 0 || strcmp(key, "kl") != 0) { /* TRL tells one. */
+            if (strcmp(name, "apo_zero") != 0 || strcmp(key, "kl") != 0) { /* TRL reports none. */
                 expect_metric(name, i, key, json_number_value(value), scale_of(want),
                               json_array_get(train, i), json_array_get(preference, i));
             }
@@ -426,8 +427,8 @@ static lt_err spoiling_adamw(lt_queue *q, const lt_adamw_args *a) {
     return LT_OK;
 }
 
-/* The first update spoils the weights: the losses of steps 2 and 3 are not finite, their updates
- * are skipped, and the run ends as any other that diverges. */
+/* The first update ruins the weights: the losses of steps 2 and 3 are not finite, their updates
+ * are skipped, and the run ends like any other that diverges. */
 static void losses_that_are_not_finite_are_skipped(void **state) {
     lt_ops ops = *lt_backend_cpu()->ops;
     lt_backend spoiling = *lt_backend_cpu();

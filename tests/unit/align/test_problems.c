@@ -1,6 +1,6 @@
-/* Problems that reinforcement learning asks: the ids of each shape of a line, lines that are left
- * out, and what identifies the problems of a run; and recipes of reinforcement learning that
- * contradict themselves. */
+/* Problems that reinforcement learning asks: the ids of each form of a line, skipped lines, and
+ * what identifies the problems of a run; and recipes of reinforcement learning that contradict
+ * themselves. */
 #include "unit/align/runs.h"
 
 #include "align/learner.h"
@@ -48,7 +48,7 @@ static void expect_prompt(const lines *l, int64_t i, const char *want) {
     free(text);
 }
 
-/* Each shape that problems.h names is the same question, with the opening of the answer. */
+/* Each form that problems.h lists gives the same question, with the opening of the answer. */
 static void shapes_of_a_question(void **state) {
     static const char text[] =
         "{\"prompt\": \"Hi\"}\n"
@@ -79,10 +79,10 @@ static void shapes_of_a_question(void **state) {
     assert_false(right);
     lt_problems_close(&l.problems);
     assert_true(l.problems.items == NULL && l.problems.n == 0 && l.problems.hash == 0);
-    lines_close(&l); /* Closes it once more. */
+    lines_close(&l); /* Closing it twice is allowed. */
 }
 
-/* The assistant's turns at the end are not asked; those before are. */
+/* The assistant's turns at the end are not part of the question; earlier ones are. */
 static void turns_of_a_conversation(void **state) {
     static const char *const roles[] = {"user", "assistant", "user", "assistant", "assistant"};
     static const size_t want[] = {1, 1, 3, 3, 3};
@@ -96,7 +96,7 @@ static void turns_of_a_conversation(void **state) {
         line = json_pack("{s:o}", "messages", messages);
         got = lt_problem_messages(line);
         assert_int_equal(json_array_size(got), want[n - 1]);
-        assert_int_equal(json_array_size(messages), n); /* The line is left as it was. */
+        assert_int_equal(json_array_size(messages), n); /* The line was not changed. */
         json_decref(got);
         json_decref(line);
     }
@@ -183,7 +183,7 @@ static void the_hash_is_of_the_lines(void **state) {
         }
     }
     must(lines_open(&l, ONE "[1]\n\n" TWO, (lt_problems_options){.longest = 64}), "lines");
-    assert_true(l.problems.hash == hashes[0]); /* Lines that are left out do not count. */
+    assert_true(l.problems.hash == hashes[0]); /* Skipped lines do not count. */
     lines_close(&l);
     for (int i = 0; i < 400; i++) {
         (void)snprintf(many + strlen(many), sizeof many - strlen(many),

@@ -1,5 +1,5 @@
-/* A draw of reinforcement learning without a model: answers of a script, whose rewards are their
- * lengths, so that each number is worked out by hand. */
+/* A draw of reinforcement learning without a model: answers from a script, whose rewards are
+ * their lengths, so that each number can be worked out by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,8 +14,8 @@
 #include "align/reinforce.h"
 #include "base/error.h"
 
-#define LIMIT  20 /* Tokens of an answer at most; the reward "length" is tokens / LIMIT. */
-#define MOST   64 /* Questions that a script records. */
+#define LIMIT  20 /* Most tokens of an answer; the reward "length" is tokens / LIMIT. */
+#define MOST   64 /* Most questions that a script records. */
 #define PROMPT 3
 
 static lt_tokenizer *tokenizer;
@@ -32,8 +32,8 @@ static void close_to(double got, double want) {
     }
 }
 
-/* Says how many tokens each answer has, in the order in which they are asked for, round and round;
- * the model ended those of an even number. Records the questions. */
+/* The length of each answer in tokens, in the order in which answers are requested, repeated; the
+ * model ended those with an even number. The script records the questions. */
 typedef struct {
     const int64_t *lengths;
     int64_t n_lengths, n_answers, n_calls, calls[MOST];
@@ -132,8 +132,8 @@ static void draw_times(bench *b, int n) {
     }
 }
 
-/* Each pass over the problems asks each of them once; no two questions have one seed. Two ranks
- * ask, question by question, what one rank asks. */
+/* Each pass over the problems asks each of them once; no two questions have the same seed. Two
+ * ranks ask, question by question, what one rank asks. */
 static void questions_are_permutations(void **state) {
     static const int64_t lengths[] = {3, 5};
     static bench one, two[2];
@@ -153,7 +153,7 @@ static void questions_are_permutations(void **state) {
             assert_int_equal(times[i], 1);
         }
     }
-    assert_true(moved); /* A new order each time. */
+    assert_true(moved); /* The order is different each time. */
     for (int i = 0; i < 20; i++) {
         for (int k = 0; k < i; k++) {
             assert_true(one.script.seeds[i] != one.script.seeds[k]);
@@ -179,7 +179,7 @@ static void questions_are_permutations(void **state) {
     bench_close(&two[0]);
 }
 
-/* ---- What a draw brings ---- */
+/* ---- The results of a draw ---- */
 
 /* Lengths 4 and 8, 6 and 6: rewards 0.2 and 0.4, 0.3 and 0.3. GRPO: the mean is 0.3, the standard
  * deviation sqrt((0.01 + 0.01) / 1); TRL adds 1e-4. */
@@ -191,7 +191,7 @@ static void a_draw_is_worked_out(void **state) {
     static bench b;
     (void)state;
     bench_open(&b, &o, 2, "length", lengths, 4);
-    draw_times(&b, 2); /* The second forgets the first. */
+    draw_times(&b, 2); /* The second draw replaces the first. */
     assert_int_equal(b.script.group, 2);
     assert_false(b.script.greedy);
     for (int64_t i = 0; i < 4; i++) {
@@ -218,8 +218,8 @@ static void a_draw_is_worked_out(void **state) {
     bench_close(&b);
 }
 
-/* The parts of a sum are means over the answers: lengths 3, 6, 5, 4 have a mean of 0.225, and half
- * of them ended. */
+/* The parts of a sum are means over the answers: lengths 3, 6, 5, 4 have a mean of 0.225, and
+ * half of them ended. */
 static void parts_are_means(void **state) {
     static const int64_t lengths[] = {3, 6, 5, 4};
     const lt_reinforce_options o = options();
@@ -234,15 +234,15 @@ static void parts_are_means(void **state) {
     bench_close(&b);
 }
 
-/* Groups whose rewards are all equal are drawn anew, `resample` times at most, and the last round's
- * are kept. Lengths of groups in the order in which they are drawn, and of those that are kept. */
-static void equal_groups_are_drawn_anew(void **state) {
+/* Groups with equal rewards are drawn again, at most `resample` times, and the last round is
+ * kept. Lengths of groups in the order in which they are drawn, and of those that are kept. */
+static void equal_groups_are_drawn_again(void **state) {
     static const struct {
         int64_t resample, lengths[10], n, kept[4];
         double groups, equal;
     } rows[] = {
         {0, {4, 4, 6, 6}, 4, {4, 4, 6, 6}, 2, 2},
-        {1, {4, 4, 6, 8}, 4, {6, 8, 4, 4}, 3, 2}, /* The script begins anew: 4, 4. */
+        {1, {4, 4, 6, 8}, 4, {6, 8, 4, 4}, 3, 2}, /* The script begins again: 4, 4. */
         {1, {4, 4, 6, 8, 2, 8}, 6, {6, 8, 2, 8}, 3, 1},
         {2, {4, 4, 6, 8, 2, 2, 4, 8}, 8, {6, 8, 4, 8}, 4, 2},
         {2, {4, 4, 6, 8, 2, 2, 8, 8}, 8, {6, 8, 8, 8}, 4, 3},
@@ -282,8 +282,9 @@ static void times_add_up(void **state) {
     bench_close(&b);
 }
 
-/* Of the first `most` problems, each rank answers every `ranks`-th, as many at once as a draw
- * has questions; greedy, one answer each, and the run goes on as if nothing had been asked. */
+/* Of the first `most` problems, each rank answers every `ranks`-th, as many at once as a draw has
+ * questions; the answers are greedy, one each, and the run continues as if nothing had been
+ * asked. */
 static void evaluation_shares_the_problems(void **state) {
     static const struct {
         int64_t problems, most, ranks, rank, want[8], n, calls[4];
@@ -330,8 +331,8 @@ static void evaluation_shares_the_problems(void **state) {
 
 /* ---- Steps ---- */
 
-/* Two updates of four answers and three passes: the whole draw is gone through three times. */
-static void steps_go_through_the_draw(void **state) {
+/* Two updates of four answers and three passes: the whole draw is used three times. */
+static void steps_use_the_whole_draw(void **state) {
     static const int64_t lengths[] = {1, 2, 3, 4, 5, 6, 7, 8}, first[] = {1, 5, 1, 5, 1, 5};
     lt_reinforce_options o = options();
     static bench b;
@@ -353,7 +354,7 @@ static void steps_go_through_the_draw(void **state) {
     bench_close(&b);
 }
 
-/* With drop_cut, answers of an odd length, which reached the limit, teach nothing. */
+/* With drop_cut, answers of an odd length, which reached the limit, have no effect. */
 static void cut_answers_are_dropped(void **state) {
     static const int64_t lengths[] = {1, 2, 3, 8};
     static const float logp[12] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
@@ -409,7 +410,7 @@ static void rows_are_laid_out(void **state) {
 
 /* ---- Losses ---- */
 
-/* One answer of two tokens behind a prompt of three: values of a row are at positions 2 and 3. The
+/* One answer of two tokens after a prompt of three: values of a row are at positions 2 and 3. The
  * step has 5 completions. */
 typedef struct {
     int32_t prompt[3], ids[2];
@@ -454,19 +455,20 @@ static void on_policy_losses(void **state) {
         assert_true(slopes[i] == (i == 2 || i == 3 ? -0.3f : 0.0f));
     }
     close_to(stats.entropy_sum, 2.75);
-    close_to(stats.mismatch_most, 0.5); /* |-1.5 + 2| over |-1.25 + 1|. */
+    close_to(stats.mismatch_most, 0.5); /* |-1.5 + 2|, which is more than |-1.25 + 1|. */
     assert_int_equal(stats.policy.tokens, 2);
     single_close(&s);
 }
 
-/* Off policy, with a reference and a sampler: r = exp(logp - old), w = exp(old - sampler) held
- * below 1.25, k3 = exp(-x) - 1 + x for x = logp - ref, weight 0.1. */
+/* Off policy, with a reference and a sampler: r = exp(logp - old), w = exp(old - sampler) limited
+ * to 1.25, k3 = exp(-x) - 1 + x for x = logp - ref, weight 0.1. */
 static void off_policy_losses(void **state) {
     static const float old[6] = {-9, -9, -1.0f, -1.5f, -9, -9},
                        ref[6] = {-9, -9, -1.5f, 0.25f, -9, -9},
                        logp[6] = {-9, -9, -0.875f, -1.75f, -9, -9};
-    const double r[] = {exp(0.125), exp(-0.25)}, w[] = {1.0, 1.25}, /* exp(0.5) = 1.65 */
-        x[] = {0.625, -1.75};                                       /* A log over 0 counts as 0. */
+    const double r[] = {exp(0.125), exp(-0.25)}, w[] = {1.0, 1.25}, /* exp(0.5) = 1.65. */
+        /* A log above 0 counts as 0. */
+        x[] = {0.625, -1.75};
     lt_learn_stats stats = {.mismatch_most = 0.0};
     float slopes[6] = {0};
     double loss = 0.0, want = 0.0;
@@ -480,9 +482,9 @@ static void off_policy_losses(void **state) {
     s.r.o.policy.weight_high = 1.25;
     s.r.draw.mismatch_most = 0.25;
     must(lt_reinforce_keep_old(&s.r, &s.d, old));
-    must(lt_reinforce_keep_old(&s.r, &s.d, old)); /* Takes the place of the former. */
+    must(lt_reinforce_keep_old(&s.r, &s.d, old)); /* Replaces the earlier one. */
     must(lt_reinforce_keep_ref(&s.d, ref));
-    close_to(s.r.draw.mismatch_most, 0.5); /* -1.5 beside the sampler's -2. */
+    close_to(s.r.draw.mismatch_most, 0.5); /* -1.5 against the sampler's -2. */
     must(lt_reinforce_loss(&s.r, &s.d, logp, slopes, &loss, &stats));
     for (int t = 0; t < 2; t++) {
         want += (-w[t] * r[t] * 2.0 + 0.1 * (exp(-x[t]) - 1 + x[t])) / (5 * 2);
@@ -490,14 +492,15 @@ static void off_policy_losses(void **state) {
         assert_true(fabs((double)slopes[2 + t] - slope) < 1e-7);
     }
     close_to(loss, want);
-    assert_true(stats.mismatch_most == 0.0); /* These weights did not draw. */
+    assert_true(stats.mismatch_most == 0.0); /* These weights did not draw the answers. */
     single_close(&s);
 }
 
 /* ---- A curriculum ---- */
 
-/* Two ranks choose the same problems and ask every second of them; what passed stands at the
- * questions that were asked. Groups of 2 whose answers pass from 6 tokens on. */
+/* Two ranks choose the same problems, and each asks every second of them; the numbers of passed
+ * answers are assigned to the questions that were asked. Groups of 2 whose answers pass from 6
+ * tokens on. */
 static void a_curriculum_is_shared(void **state) {
     static const int64_t lengths[] = {4, 6, 8, 8};
     static bench b[2];
@@ -536,7 +539,7 @@ static void a_curriculum_is_shared(void **state) {
     }
 }
 
-/* Groups that are drawn anew are further choices of one draw. */
+/* Groups that are drawn again are further choices of the same draw. */
 static void a_curriculum_counts_all_rounds(void **state) {
     static const int64_t lengths[] = {4, 4, 4, 8, 8, 8, 2, 8};
     static const double passed[] = {0, 1, 2, 1};
@@ -565,9 +568,9 @@ static void a_curriculum_counts_all_rounds(void **state) {
 
 /* ---- Drawn ahead ---- */
 
-/* Draws by one learner alone, and by one that is ahead of it, ask and answer the same. A draw that
- * failed fails where it is taken. */
-static void ahead_asks_what_follows(void **state) {
+/* A learner that draws ahead asks and answers the same as one that does not. A draw that failed
+ * fails when it is used. */
+static void drawing_ahead_asks_the_same(void **state) {
     static const int64_t lengths[] = {4, 8, 5, 3, 2, 7};
     const lt_reinforce_options o = options();
     static bench plain, b;
@@ -649,17 +652,17 @@ int main(void) {
         cmocka_unit_test(questions_are_permutations),
         cmocka_unit_test(a_draw_is_worked_out),
         cmocka_unit_test(parts_are_means),
-        cmocka_unit_test(equal_groups_are_drawn_anew),
+        cmocka_unit_test(equal_groups_are_drawn_again),
         cmocka_unit_test(times_add_up),
         cmocka_unit_test(evaluation_shares_the_problems),
-        cmocka_unit_test(steps_go_through_the_draw),
+        cmocka_unit_test(steps_use_the_whole_draw),
         cmocka_unit_test(cut_answers_are_dropped),
         cmocka_unit_test(rows_are_laid_out),
         cmocka_unit_test(on_policy_losses),
         cmocka_unit_test(off_policy_losses),
         cmocka_unit_test(a_curriculum_is_shared),
         cmocka_unit_test(a_curriculum_counts_all_rounds),
-        cmocka_unit_test(ahead_asks_what_follows),
+        cmocka_unit_test(drawing_ahead_asks_the_same),
         cmocka_unit_test(bad_options),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);

@@ -1,5 +1,6 @@
-/* Rewards: each row of the table gives the reward that its help text describes; sums; bad options;
- * and a reward command that ends, hangs, or answers with something else than a reward. */
+/* Rewards: each row of the table gives the reward that its help text describes; sums; bad
+ * options; and a reward command that ends, hangs, or answers with something that is not a
+ * reward. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,7 +78,7 @@ static lt_err judge(const lt_reward_options *o, const char *text, int64_t n, boo
     return err;
 }
 
-static void rows_say_what_they_say(void **state) {
+static void each_row_gives_its_reward(void **state) {
     static const struct {
         const char *sum, *text;
         int64_t n, soft;
@@ -90,7 +91,7 @@ static void rows_say_what_they_say(void **state) {
         {"found", "The answer is 43.", 0, 0, true, 1},
         {"found", "no", 0, 0, true, 0},
         {"think", "<think>\nso\n</think>\n42", 0, 0, true, 1},
-        {"think", " so</think>42", 0, 0, true, 1}, /* The template opened it. */
+        {"think", " so</think>42", 0, 0, true, 1}, /* The template opened the reasoning. */
         {"think", "<think>so</think> ", 0, 0, true, 0},
         {"think", "[THINK]so[/THINK]42", 0, 0, true, 1},
         {"think", "so</thought>42", 0, 0, true, 1},
@@ -153,10 +154,10 @@ static void bad_options(void **state) {
     }
 }
 
-/* Problems that lack what a reward of the sum reads; which the message names. */
+/* Problems that lack what a reward of the sum reads, which the message names. */
 static void problems_are_checked(void **state) {
     static const struct {
-        const char *sum, *line, *lacks; /* NULL: nothing. */
+        const char *sum, *line, *lacks; /* NULL: nothing is missing. */
         bool checker;
     } rows[] = {
         {"answer", "{}", "no \"answer\"", false},
@@ -175,7 +176,7 @@ static void problems_are_checked(void **state) {
         const lt_problems all = {.items = items, .n = 2};
         lt_rewards *r = NULL;
         lt_err err;
-        problem_open(&items[0]); /* Has both. */
+        problem_open(&items[0]); /* It has both. */
         items[1] = (lt_problem){.path = "p.jsonl", .line_number = 8};
         items[1].line = json_loads(rows[i].line, 0, NULL);
         items[1].checker = rows[i].checker ? items[0].checker : NULL;
@@ -193,8 +194,8 @@ static void problems_are_checked(void **state) {
     }
 }
 
-/* A JSON schema that cannot be compiled is refused, with the number of its line. */
-static void schemas_that_fail(void **state) {
+/* A JSON schema that cannot be compiled is refused, with its line number. */
+static void bad_schemas_are_refused(void **state) {
     const lt_reward_options o = options_of("schema,length");
     lt_problem problem = {.path = "p.jsonl", .line_number = 7};
     const lt_problem *problems[1] = {&problem};
@@ -211,8 +212,8 @@ static void schemas_that_fail(void **state) {
     json_decref(problem.line);
 }
 
-/* Between the draws there is a file whose path the variable BETWEEN holds. A command that says
- * something then waits for it, and removes it when it has said it. */
+/* Between the draws there is a file whose path is in the variable BETWEEN. A command that wants
+ * to write something then waits for the file, and removes it after writing. */
 static void between_draws(const char *command_text) {
     const char *path = getenv("BETWEEN");
     if (strstr(command_text, "$BETWEEN") == NULL) {
@@ -232,7 +233,7 @@ static int open_files(void) {
     return n;
 }
 
-/* Two answers, and what the command makes of them. */
+/* Run the command for two answers. */
 static lt_err command(const char *text, double limit_s, double rewards[2]) {
     static int32_t ids[] = {9, 1};
     lt_problem problem;
@@ -247,7 +248,7 @@ static lt_err command(const char *text, double limit_s, double rewards[2]) {
     o.command = text;
     o.command_limit_s = limit_s;
     err = lt_rewards_open(&r, &o);
-    /* The program goes on from one draw to the next. */
+    /* The program keeps running from one draw to the next. */
     for (int draw = 0; draw < 2 && err == LT_OK; draw++) {
         if (draw == 1) {
             between_draws(text);
@@ -279,8 +280,8 @@ static void command_answers(void **state) {
     assert_true(got[0] == 2 && got[1] == 0);
 }
 
-/* The case that hangs has a short limit. The limit of the others only must not end them first, also
- * where the machine is busy and the shell starts late. */
+/* The case that hangs has a short limit. The limit of the others only must not end them first,
+ * even if the machine is busy and the shell starts late. */
 static void command_fails(void **state) {
     static const struct {
         const char *command;
@@ -313,12 +314,12 @@ static void command_fails(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const double start_s = lt_clock_s();
         fails(command(rows[i].command, rows[i].limit_s, got), rows[i].err, rows[i].says);
-        assert_true(lt_clock_s() - start_s < 40); /* What hangs is killed. */
+        assert_true(lt_clock_s() - start_s < 40); /* The command that hangs is killed. */
     }
 }
 
-/* More than any pipe holds, both ways at once, from a program that reads everything first and from
- * one that does not. */
+/* More than any pipe holds, in both directions at once, to a program that reads everything first
+ * and to one that does not. */
 static void command_with_many_lines(void **state) {
     enum { N = 20000 };
     static lt_answer answers[N];
@@ -363,9 +364,9 @@ static int close_tokenizer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_say_what_they_say),  cmocka_unit_test(problems_are_checked),
-        cmocka_unit_test(schemas_that_fail),       cmocka_unit_test(bad_options),
-        cmocka_unit_test(command_answers),         cmocka_unit_test(command_fails),
+        cmocka_unit_test(each_row_gives_its_reward), cmocka_unit_test(problems_are_checked),
+        cmocka_unit_test(bad_schemas_are_refused),   cmocka_unit_test(bad_options),
+        cmocka_unit_test(command_answers),           cmocka_unit_test(command_fails),
         cmocka_unit_test(command_with_many_lines),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);

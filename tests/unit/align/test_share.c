@@ -1,5 +1,5 @@
 /* Answers that three ranks draw in parts: which part each has, what all have afterwards, and what
- * the others learn of a rank that fails. */
+ * the others learn about a rank that fails. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +29,7 @@ static void draw(lt_shared_answers *s, int32_t *ids, float *logp) {
     }
 }
 
-/* Ranks are threads: they fail by their result. */
+/* Ranks are threads, so they fail by their result. */
 static lt_err expect(bool holds, const char *what) {
     return holds ? LT_OK : lt_error_set(LT_ERR_STATE, "%s", what);
 }
@@ -56,7 +56,7 @@ typedef struct {
 } world;
 
 static lt_err rank_main(lt_comm *c, void *ctx) {
-    static const int64_t firsts[RANKS + 1] = {0, 2, 4, 7}; /* As share.h draws it. */
+    static const int64_t firsts[RANKS + 1] = {0, 2, 4, 7}; /* The division that share.h draws. */
     const world *w = ctx;
     const int members[RANKS] = {0, 1, 2}, rank = lt_comm_rank(c);
     lt_answer answers[N] = {{0}};
@@ -93,7 +93,7 @@ static lt_err rank_main(lt_comm *c, void *ctx) {
     return err;
 }
 
-static void ranks_get_all(void **state) {
+static void all_ranks_get_all_answers(void **state) {
     static const world worlds[] = {{-1, true}, {-1, false}, {0, true}, {1, true}, {2, true}};
     (void)state;
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
@@ -118,7 +118,7 @@ static void one_rank_has_all(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_get_all),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_ranks_get_all_answers),
                                        cmocka_unit_test(one_rank_has_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Unit tests as a reward: answers that are right pass, in each of the published formats; answers
- * that try to be taken for right pass nothing. */
+/* Unit tests as a reward: right answers pass, in each of the published formats; answers that
+ * cheat pass nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +38,7 @@ static void fails(lt_err got, lt_err want, const char *says) {
 }
 
 typedef struct {
-    const char *problem, *code; /* The problem is JSON with ' for ". */
+    const char *problem, *code; /* The problem is JSON with ' in place of ". */
     int64_t passed, total;
 } example;
 
@@ -53,7 +53,7 @@ static json_t *parse(const char *text) {
     return out;
 }
 
-/* Run all at once, and compare. */
+/* Run all of them at once, and compare. */
 static void check(const example *all, size_t n) {
     lt_tested answers[64];
     lt_unit_verdict got[64];
@@ -90,7 +90,7 @@ static void right_answers_pass(void **state) {
          "class Pair:\n    def __init__(self, a, b):\n        self.a, self.b = a, b\n"
          "def f(p):\n    return p.a + p.b\n",
          3, 3},
-        /* HumanEval; the helper stands in the prompt. */
+        /* HumanEval; the helper is in the prompt. */
         {"{'prompt': 'def helper(x):\\n    return x + 1\\n\\ndef f(x):\\n    \\u0022\\u0022\\u0022"
          "Adds.\\u0022\\u0022\\u0022\\n', 'entry_point': 'f', 'test': 'def check(candidate):\\n"
          "    assert candidate(1) == 2\\n    assert helper(candidate(1)) == 3\\n'}",
@@ -98,7 +98,7 @@ static void right_answers_pass(void **state) {
         {"{'prompt': 'Write f, please.', 'entry_point': 'f', 'test': 'def check(candidate):\\n"
          "    assert candidate(1) == 2\\n    assert candidate(2) == 2\\n'}",
          "def f(x):\n    return 2 * x\n", 0, 1},
-        /* Values: what equals under one process equals here. */
+        /* Values: what is equal within one process is equal here. */
         {"{'tests': ['assert f([2, 1]) == None', 'a = [3, 1, 2]\\nf(a)\\nassert a == [1, 2, 3]']}",
          "def f(x):\n    x.sort()\n", 2, 2},
         {"{'tests': ['assert f(0) == (1, [2.5, {3: {4}}], None, True, b\\'5\\', 6j)', "
@@ -127,7 +127,7 @@ static void right_answers_pass(void **state) {
     check(all, sizeof all / sizeof *all);
 }
 
-/* Each would pass under a harness that runs tests beside the answer. */
+/* Each of these would pass in a harness that runs tests in the answer's process. */
 static void cheats_pass_nothing(void **state) {
 #define SQUARE "{'tests': ['assert f(2) == 4', 'assert f(3) == 9']}"
 #define NEAR   "{'tests': ['assert abs(f(2) - 4) < 1e-6', 'assert isinstance(f(3), int)']}"
@@ -166,7 +166,8 @@ static void cheats_pass_nothing(void **state) {
          "import math\nmath.isclose = lambda *a, **k: True\ndef f(x):\n    return 0\n", 0, 1},
         {"{'tests': ['assert math.isclose(f(2), 4)']}",
          "class math:\n    isclose = lambda *a, **k: True\ndef f(x):\n    return 0\n", 0, 1},
-        /* It looks for what f must return: in memory, in files, in standard input, in frames. */
+        /* It searches for what f must return: in memory, in files, in standard input, in
+         * frames. */
         {"{'tests': ['assert f(2) == \\'needle-in-the-test\\'']}",
          "import gc, os, sys\ndef look():\n    heap = ''\n    for x in gc.get_objects():\n"
          "        heap += str(vars(x))[:99] if hasattr(x, '__dict__') else ''\n"
@@ -181,7 +182,7 @@ static void cheats_pass_nothing(void **state) {
          "import os, signal\nfor s in (9, 15, 19):\n    try:\n        os.kill(os.getppid(), s)\n"
          "    except OSError:\n        pass\n",
          0, 2},
-        /* Through /proc, where there is one: the pipe of the verdicts, and the judge's memory. */
+        /* Through /proc, if there is one: the pipe of the verdicts, and the judge's memory. */
         {SQUARE,
          "import os\nfor path in ('fd', 'task'):\n    try:\n        at = '/proc/%d/fd' % "
          "os.getppid()\n        for fd in os.listdir(at):\n            open(at + '/' + fd, "
@@ -230,7 +231,7 @@ static void programs_are_compared(void **state) {
     check(all, sizeof all / sizeof *all);
 }
 
-/* What passed before the end counts. */
+/* What passed before the program ended counts. */
 static void ends_come_early(void **state) {
     static const example exits[] = {
         {"{'tests': ['assert f(1) == 1', 'assert f(2) == 2', 'assert f(1) == 1']}",
@@ -302,7 +303,7 @@ static void bad_problems(void **state) {
     }
 }
 
-/* Both rewards, of one run. */
+/* Both rewards from one run. */
 static void rewards_are_shares(void **state) {
     static const char *const texts[] = {"So:\n```python\ndef f(x):\n    return x * x\n```\n",
                                         "```python\nf = abs\n```", "def f(x):\n    return x * x\n"};
@@ -331,7 +332,7 @@ static void rewards_are_shares(void **state) {
     lt_rewards_close(r);
 }
 
-/* The kind that this machine has: namespaces if it can be. */
+/* The kind of sandbox that this machine allows: namespaces if possible. */
 static int prepare(void **state) {
     (void)state;
     options.kind = LT_SANDBOX_NAMESPACES;

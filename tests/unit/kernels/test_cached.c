@@ -1,7 +1,8 @@
-/* Keys and values of 8 and 4 bits in pages. What kv_write stores is what lt_block_encode and
- * lt_f32_to_f8 make of a row, whose bytes are those of gguf-py and PyTorch (tests/unit/tensor);
- * attention over such pages has the bits of attention over F32 pages with the decoded values. The
- * reference, and every implementation of the CPU backend that this machine runs. */
+/* Keys and values of 8 and 4 bits in pages. kv_write must store what lt_block_encode and
+ * lt_f32_to_f8 make of a row; their bytes are those of gguf-py and PyTorch (tests/unit/tensor).
+ * Attention over such pages must have the bits of attention over F32 pages with the decoded
+ * values. This tests the reference, and every implementation of the CPU backend that this machine
+ * can run. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,8 +28,8 @@ static float uniform(uint32_t *seed) {
     return (float)((int32_t)*seed >> 8) * 0x1p-22f;
 }
 
-/* Rows with what rounding can get wrong: ties, equal extremes of both signs, zeros, values that are
- * too small for a scale, too large for 8 bits. */
+/* Rows with what rounding can get wrong: ties, equal extremes of both signs, zeros, values that
+ * are too small for a scale or too large for 8 bits. */
 static void fill(float *x, int64_t n) {
     uint32_t seed = 7;
     for (int64_t i = 0; i < n; i++) {
@@ -109,7 +110,7 @@ static void heads_that_do_not_fit_are_refused(void **state) {
 
 typedef struct {
     lt_dtype k, v;
-    unsigned char *k_bytes, *v_bytes; /* (SLOTS, G, D) */
+    unsigned char *k_bytes, *v_bytes; /* (SLOTS, G, D). */
 } pool;
 
 static pool pool_open(lt_dtype k, lt_dtype v) {
@@ -131,7 +132,7 @@ static lt_tensor values_of(const pool *p) {
     return lt_tensor_4d(p->v_bytes, p->v, PAGES, P, G, D);
 }
 
-/* Nothing is refused but instructions that this machine lacks. */
+/* Only instructions that this machine lacks may be a reason to refuse. */
 static bool runs_here(const lt_op_impl *impl, const void *args) {
     const char *why = impl->refuse != NULL ? impl->refuse(args, NULL) : NULL;
     if (why != NULL && strncmp(why, "needs AVX", 9) != 0) {
@@ -164,7 +165,7 @@ static void write_all(const lt_op_impl *impl, const pool *p, float *k, float *v,
         }
         lt_cached_encode(want, p->k, k + i * ROW, ROW);
         if (memcmp(want, p->k_bytes + bytes_of(p->k, slots[i] * ROW), bytes_of(p->k, ROW)) != 0 &&
-            (i != 3 || !isnan(bad) || lt_dtype_is_block(p->k))) { /* NaN has many bits. */
+            (i != 3 || !isnan(bad) || lt_dtype_is_block(p->k))) { /* NaN has many bit patterns. */
             fail_msg("%s: keys of row %d in %s", impl->name, i, lt_dtype_name(p->k));
         }
         lt_cached_encode(want, p->v, v + i * ROW, ROW);
@@ -174,11 +175,13 @@ static void write_all(const lt_op_impl *impl, const pool *p, float *k, float *v,
     }
 }
 
-/* Three sequences: one token, a prompt, a piece behind a prefix. */
+/* Three sequences: one token, a prompt, a piece after a prefix. */
 static void attend(const lt_op_impl *impl, const pool *p, float *q, float *out, int64_t window) {
     int32_t q_start[] = {0, 1, 21, 30}, kv_len[] = {140, 20, 77};
-    int32_t table[3][PAGES] = {
-        {3, 1, 4, 0, 5, 8, 2, 6, 7}, {2, 6}, {7, 5, 3, 0, 8}}; /* Shared, as a prefix is. */
+    int32_t table[3][PAGES] = {/* Pages are shared, as those of a prefix are. */
+                               {3, 1, 4, 0, 5, 8, 2, 6, 7},
+                               {2, 6},
+                               {7, 5, 3, 0, 8}};
     const lt_attention_paged_args a = {.out = lt_tensor_3d(out, LT_F32, 30, H, D),
                                        .q = lt_tensor_3d(q, LT_F32, 30, H, D),
                                        .k_pages = keys_of(p),
@@ -198,7 +201,8 @@ static void attend(const lt_op_impl *impl, const pool *p, float *q, float *out, 
     }
 }
 
-/* Attention over p, and over F32 pages with its values, with the same implementation. */
+/* Compare attention over p with attention over F32 pages of its values, with the same
+ * implementation. */
 static void compare(const lt_op_impl *impl, const pool *p, float *q) {
     static float got[30 * H * D], want[30 * H * D];
     pool plain = pool_open(LT_F32, LT_F32);

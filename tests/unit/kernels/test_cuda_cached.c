@@ -1,5 +1,5 @@
-/* Keys and values written to a GPU's pages in blocks have the bits of tensor/cached.h; skipped
- * where there is no GPU. */
+/* Keys and values that are written in blocks to pages of a GPU have the bits of tensor/cached.h.
+ * Skipped without a GPU. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,8 +43,8 @@ static void must(lt_err err) {
     }
 }
 
-/* Random numbers, and blocks of what is special: ties of Q8_0 and of Q4_0, zeros, what is too small
- * for a scale, what has none, and two values of the largest magnitude. */
+/* Random numbers, and blocks with special values: ties of Q8_0 and of Q4_0, zeros, values too
+ * small for a scale, a block without one, and two values of the largest magnitude. */
 static void make(bench *t) {
     lt_rng r = {.seed = 5, .stream = 1};
     for (int which = 0; which < 2; which++) {
@@ -62,7 +62,7 @@ static void make(bench *t) {
         }
         x[160] = NAN;
         x[ROW * 2 + 31] = -INFINITY;
-        x[ROW * 3] = 0x1p120f; /* A scale that is infinite. */
+        x[ROW * 3] = 0x1p120f; /* The scale is infinite. */
         for (int i = 0; i < R * ROW; i++) {
             t->x16[which][i] = lt_f32_to_bf16(x[i]);
             x[i] = lt_bf16_to_f32(t->x16[which][i]);

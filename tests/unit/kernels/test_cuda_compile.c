@@ -61,7 +61,7 @@ static void kernel_dir_overrides(void **state) {
     assert_int_equal(lt_file_write_atomic(path, text, sizeof text - 1), LT_OK);
     setenv("LATEEN_KERNEL_DIR", cache, 1);
     assert_int_not_equal(lt_source_open(&s, "a.cu"),
-                         LT_OK); /* b.cuh is missing, and the message says so. */
+                         LT_OK); /* b.cuh is missing, and the message names it. */
     assert_non_null(strstr(lt_error_message(), "b.cuh"));
     assert_int_equal(lt_path_join(path, cache, "b.cuh"), LT_OK);
     assert_int_equal(lt_file_write_atomic(path, "#include \"a.cu\"\n", 16),
@@ -144,7 +144,7 @@ static void processes_share_the_cache(void **state) {
     lt_cubin_close(&c);
 }
 
-static void no_driver_is_said(void **state) {
+static void a_missing_driver_is_reported(void **state) {
     int n;
     (void)state;
     if (lt_cuda_count(&n) == LT_OK) {
@@ -160,7 +160,7 @@ int main(void) {
         cmocka_unit_test(compile_once),
         cmocka_unit_test(damaged_cache_is_noticed),
         cmocka_unit_test(processes_share_the_cache),
-        cmocka_unit_test(no_driver_is_said),
+        cmocka_unit_test(a_missing_driver_is_reported),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

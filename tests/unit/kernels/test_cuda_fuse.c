@@ -1,6 +1,6 @@
 /* Ops that become one kernel when a step is recorded (ops/fuse.h) give the same bits in every
- * tensor as the same ops one by one. Three layers of a transformer at the level of ops, with sizes
- * that are multiples of no tile. Skipped where there is no GPU. */
+ * tensor as the same ops one by one. The step is three layers of a transformer written as ops,
+ * with sizes that are multiples of no tile. Skipped without a GPU. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,14 +24,15 @@ enum { QKV, OUT, UP, DOWN };
 
 typedef struct {
     const char *what;
-    /* tokens: of the longest sequence */
+    /* tokens: of the longest sequence. */
     int rows, width, heads, kv_heads, dim, ffn, vocab, page, tokens;
     lt_dtype act, weights[MATRICES];
     lt_act_kind kind;
-    bool gated, layer_norm, bias, qk_norm, part_rope; /* Rotation of a part of a head. */
+    /* part_rope: only a part of a head rotates. */
+    bool gated, layer_norm, bias, qk_norm, part_rope;
     float softcap;
     int window;
-    int slack; /* Elements that rows of the stream stand further apart. */
+    int slack; /* Elements by which rows of the stream are padded. */
     bool unfused;
 } shape;
 
@@ -121,7 +122,7 @@ static void *take(net *t, size_t bytes) {
 static float uniform(lt_rng *r) {
     return (float)lt_rng_below(r, 2001) / 1000.0f - 1.0f;
 }
-/* (rows, cols) of random numbers around `middle`, rows `ld` apart. */
+/* (rows, cols) random numbers around `middle`, with rows `ld` apart. */
 static lt_tensor make(net *t, lt_dtype type, int64_t rows, int64_t cols, int64_t ld, float middle,
                       float scale) {
     const size_t count = (size_t)(rows * ld);
@@ -189,7 +190,7 @@ static void matrices(net *t, int layer) {
     }
 }
 
-/* Sequence i has tokens - 7 i of them, in pages from the last on. */
+/* Sequence i has tokens - 7 i tokens, in pages from the last one down. */
 static void paging(net *t) {
     const shape *s = t->s;
     const int per = (s->tokens + s->page - 1) / s->page, n_pages = per * s->rows;
@@ -318,7 +319,7 @@ static lt_err attention_half(net *t, int layer, lt_tensor stream) {
                                : norm(t, layer, 0, t->h, stream, t->branch, t->x));
     LT_TRY(linear(t, layer, QKV, t->qkv, t->h));
     const lt_tensor *from = &t->qkv;
-    for (int i = 0; s->qk_norm && layer > 0 && i < 2; i++) { /* Layer 0: in one op. */
+    for (int i = 0; s->qk_norm && layer > 0 && i < 2; i++) { /* Layer 0 does it in one op. */
         from = &t->qk;
         LT_TRY(t->b->ops->rmsnorm_fwd(
             t->q, &(lt_rmsnorm_args){.y = heads(t, &t->qk, i * H, i == 0 ? H : G),
@@ -408,7 +409,7 @@ static void results(net *t, lt_tensor out[COMPARED]) {
         out[9] = lt_tensor_2d(t->rstd.data, LT_F32, 1, t->s->rows);
     }
 }
-/* The pages of all layers to the host, or back. */
+/* Copy the pages of all layers to the host, or back. */
 static void pages_copy(net *t, unsigned char *host, bool back) {
     const size_t bytes = (size_t)lt_tensor_count(&t->k_pages[0]) *
                          lt_dtype_bytes(t->k_pages[0].dtype);
@@ -475,7 +476,7 @@ static void check(net *t) {
     }
 }
 
-static void test_fuse(void **state) {
+static void fused_ops_have_the_same_bits(void **state) {
     const lt_backend *b = gpu_backend();
     const char *only = getenv("FUSE_CASE");
     (void)state;
@@ -496,7 +497,7 @@ static void test_fuse(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fuse)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fused_ops_have_the_same_bits)};
     (void)setenv("LATEEN_CUDA_FUSE", "all", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

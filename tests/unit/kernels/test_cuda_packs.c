@@ -1,6 +1,6 @@
-/* Sequences that begin with the same pages: attention that reads their common keys once gives every
- * row the bits that it has without packs, whether a block walks all splits or each makes its own;
- * skipped where there is no GPU. */
+/* Sequences that begin with the same pages: attention that reads their common keys once gives
+ * every row the bits that it has without packs, both if a block walks over all splits and if each
+ * split has its own block. Skipped without a GPU. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 
 enum { PAGE = 16, D = 64 };
 
-/* Sequence b has keys - 5 b % 37 tokens, the first `shared` of which are those of its pack. */
+/* Sequence b has keys - 5 b % 37 tokens; the first `shared` of these are shared by its pack. */
 typedef struct {
     const char *name;
     int64_t batch, heads, kv_heads, keys, pack, shared;
@@ -116,7 +116,7 @@ static void compare(bench *t, const pack_case *c) {
     free(out[1]);
 }
 
-static void rows_have_the_bits_that_they_have_alone(void **state) {
+static void rows_in_packs_have_the_bits_of_rows_alone(void **state) {
     static const pack_case cases[] = {
         {"one split", 7, 4, 1, 200, 4, 144},
         {"splits", 5, 4, 2, 1300, 5, 720},
@@ -139,6 +139,6 @@ static void rows_have_the_bits_that_they_have_alone(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_have_the_bits_that_they_have_alone)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_in_packs_have_the_bits_of_rows_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

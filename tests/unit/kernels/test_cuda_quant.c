@@ -1,5 +1,5 @@
-/* Products with ggml's block formats on a GPU against the blocks' own values in double; skipped
- * where there is no GPU. */
+/* Products with ggml's block formats on a GPU against the values of the blocks in double. Skipped
+ * without a GPU. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #include "tensor/ops.h"
 #include "unit/device.h"
 
-/* Tiles are 128 columns and 16 rows: neither N nor the K of simple formats is whole ones. */
+/* Tiles are 128 columns and 16 rows: neither N nor the K of simple formats is a multiple. */
 enum { K_MOST = 768, K_SIMPLE = 736, N = 77, M_MOST = 140 };
 enum { FEW = 8 }; /* Rows that are rounded to 8 bits (ops/fuse.c). */
 
@@ -77,8 +77,8 @@ static void place(bench *t, lt_dtype type) {
         t->q, &(lt_matmul_pack_args){.dst = t->d_packed, .b = b, .trans_b = true}));
 }
 
-/* The first FEW rows in 8 bits a number as they are worth then, and how much those are worth that
- * may as well be one more or less: nearly half. */
+/* The first FEW rows as they are when rounded to 8 bits, and the error of those that may be
+ * rounded either way: nearly half a unit. */
 static void round_few(bench *t) {
     for (int i = 0; i < FEW * t->k; i += 32) {
         float most = 0.0f;
@@ -93,11 +93,12 @@ static void round_few(bench *t) {
     }
 }
 
-/* 32-bit sums of K products of numbers up to 1.3: far below 1e-3. K formats: scales are rounded to
- * F16, 2^-11 of each weight. More than 16 rows (with minima), 32 (4 and 5 bits), or 64: weights may
- * be rounded to BF16, 2^-9 of each, and what is left of minima as well, in which the numbers of a
- * group err alike. Errors add up like sqrt(K); the sums themselves are about 10. Reckoned on a CPU
- * for numbers like these, roundings as the kernel has them: at most 0.08, 0.097 with minima. */
+/* 32-bit sums of K products of numbers up to 1.3: far below 1e-3. K formats: scales are rounded
+ * to F16, 2^-11 of each weight. With more than 16 rows (with minima), 32 (4 and 5 bits), or 64,
+ * weights may be rounded to BF16, 2^-9 of each, and so may the rest of minima, in which the
+ * numbers of a group have the same error. Errors add up like sqrt(K); the sums themselves are
+ * about 10. Computed on a CPU for such numbers, with the roundings of the kernel: at most 0.08,
+ * 0.097 with minima. */
 static void check(bench *t, lt_dtype type, lt_dtype act, int m, bool bias) {
     const bool mins = type == LT_Q4_1 || type == LT_Q5_1 || type == LT_Q4_K || type == LT_Q5_K,
                fine = type == LT_Q8_0 || type == LT_Q6_K;
@@ -137,7 +138,7 @@ static void check(bench *t, lt_dtype type, lt_dtype act, int m, bool bias) {
     }
 }
 
-/* In a fixed order a row has the same bits alone and among others, in any piece of them. */
+/* In a fixed order a row has the same bits alone and among others, in any piece of the rows. */
 static void check_fixed(bench *t, lt_dtype type) {
     static float all[M_MOST * N];
     lt_matmul_args a = {.y = lt_tensor_2d(t->d_y, LT_F32, M_MOST, N),
@@ -159,7 +160,7 @@ static void check_fixed(bench *t, lt_dtype type) {
     }
 }
 
-/* Last of a type: x is another afterwards. */
+/* The last check of a type, because it changes x. */
 static void check_f16(bench *t, lt_dtype type) {
     for (int i = 0; i < M_MOST * t->k; i++) {
         t->x16[i] = lt_f32_to_f16(t->x[i]);
@@ -171,7 +172,8 @@ static void check_f16(bench *t, lt_dtype type) {
 }
 
 static void check_embed(bench *t, lt_dtype type) {
-    const int32_t given[4] = {5, -4, 0, 76}, ids[3] = {5, 76, 0}; /* The second is late. */
+    /* The second id is known late. */
+    const int32_t given[4] = {5, -4, 0, 76}, ids[3] = {5, 76, 0};
     static uint16_t y[3 * K_MOST];
     const int K = t->k;
     must(t->b->upload(t->q, t->d_ids, given, sizeof given));
@@ -192,7 +194,7 @@ static void check_embed(bench *t, lt_dtype type) {
     }
 }
 
-static void test_products(void **state) {
+static void products_with_blocks(void **state) {
     static const lt_dtype types[] = {LT_Q4_0, LT_Q4_1, LT_Q5_0, LT_Q5_1,
                                      LT_Q8_0, LT_Q4_K, LT_Q5_K, LT_Q6_K};
     static const int rows[] = {1, 2, 3, 8, 9, 17, 40, 64, 70, 140};
@@ -214,7 +216,8 @@ static void test_products(void **state) {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         make(t, types[i]);
         place(t, types[i]);
-        /* Core cases: a third of the numbers of rows for each type, shifted from type to type. */
+        /* Core cases: a third of the numbers of rows for each type, a different third from type
+         * to type. */
         for (size_t j = core_only() ? i % 3 : 0; j < sizeof rows / sizeof *rows;
              j += core_only() ? 3 : 1) {
             check(t, types[i], LT_BF16, rows[j], j % 2 == 1);
@@ -234,6 +237,6 @@ static void test_products(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_products)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products_with_blocks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

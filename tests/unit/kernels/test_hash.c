@@ -1,6 +1,7 @@
-/* What the op hash must find: any bit that flips, at every position of a piece, and words that
- * change places; with the values that a script in Python computes from the formula of ops.h. Every
- * implementation of the CPU backend that this machine runs, the reference, and the GPU's. */
+/* What the op hash must detect: any flipped bit, at every position of a piece, and words that
+ * change places; and the values that a Python script computes from the formula in ops.h. This
+ * tests the reference, every implementation of the CPU backend that this machine can run, and
+ * that of the GPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +23,7 @@ static void fill(unsigned char *piece, int64_t n) {
     }
 }
 
-/* Hashes of n pieces of `bytes` each, ROOM bytes apart, by an implementation. */
+/* Hashes of n pieces of `bytes` each, ROOM bytes apart, by one implementation. */
 static void hashes(const lt_backend *b, const lt_op_impl *impl, const unsigned char *data,
                    int64_t bytes, int64_t n, uint64_t *out) {
     lt_device *d = device_of(b);
@@ -55,7 +56,7 @@ static void hashes(const lt_backend *b, const lt_op_impl *impl, const unsigned c
 
 typedef void check(const lt_backend *b, const lt_op_impl *impl);
 
-/* On every implementation that runs here. */
+/* Run a check on every implementation that this machine can run. */
 static void on_all(check *f) {
     const lt_backend *backends[] = {lt_backend_ref(), lt_backend_cpu(), gpu_backend()};
     for (size_t k = 0; k < sizeof backends / sizeof *backends; k++) {
@@ -115,8 +116,8 @@ static void flips(const lt_backend *b, const lt_op_impl *impl) {
     free(data);
 }
 
-/* The piece, and the piece with words that have changed places: each with the one behind it, and
- * with the one eight behind it. */
+/* The piece, and the piece with words that have changed places: each with the next one, and with
+ * the one eight further. */
 static void swaps(const lt_backend *b, const lt_op_impl *impl) {
     const int n = 2 * (WORDS - 8) + 1;
     unsigned char *data = calloc((size_t)n, ROOM), word[8];
@@ -138,7 +139,7 @@ static void values_of_the_formula(void **state) {
     (void)state;
     on_all(known);
 }
-static void every_bit_is_found(void **state) {
+static void every_flipped_bit_is_found(void **state) {
     (void)state;
     on_all(flips);
 }
@@ -149,7 +150,7 @@ static void words_that_change_places_are_found(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(values_of_the_formula),
-                                       cmocka_unit_test(every_bit_is_found),
+                                       cmocka_unit_test(every_flipped_bit_is_found),
                                        cmocka_unit_test(words_that_change_places_are_found)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,8 +50,8 @@ static void fill(buffers *b) {
     }
 }
 
-/* One update of device buffers by an implementation or, where that is NULL or not for this machine,
- * by the backend's choice. */
+/* One update of device buffers by an implementation, or by the backend's choice if that is NULL
+ * or does not run here. */
 typedef struct {
     const lt_backend *backend;
     const lt_op_impl *impl;
@@ -113,7 +113,7 @@ static void apply(const update *u, buffers *b, int64_t from, int64_t to) {
     assert_int_equal(err, LT_OK);
 }
 
-/* Fill, update as a whole (split 0) or in two parts, and fetch. */
+/* Fill the buffers, update them as a whole (split 0) or in two parts, and fetch them. */
 static void run(const update *u, buffers *out, int64_t split) {
     update here = *u;
     void *device = NULL;
@@ -140,15 +140,16 @@ static int different(const uint16_t *a, const uint16_t *b) {
     return n;
 }
 
-/* The draws are the same; two values that differ in F32's last bit fall to different sides of one
- * in some ten thousand draws. */
+/* The random draws are the same; two values that differ in the last bit of F32 fall to different
+ * sides of a draw once in some ten thousand. */
 static void check(const update *u, const char *name) {
     static buffers want, got, parts, later;
     update other = *u;
     const update ref = {.backend = lt_backend_ref(), .op = u->op, .step = u->step, .seed = u->seed};
     run(&ref, &want, 0);
     run(u, &got, 0);
-    run(u, &parts, u->backend->host_memory ? SPLIT_ODD : SPLIT_EVEN); /* A GPU's pieces of 4. */
+    /* A GPU updates pieces of 4. */
+    run(u, &parts, u->backend->host_memory ? SPLIT_ODD : SPLIT_EVEN);
     other.step++;
     run(&other, &later, 0);
     for (int k = 0; k < (u->op == LT_OP_adamw ? 2 : 3); k++) {
@@ -185,9 +186,9 @@ static void implementations(void **state) {
     }
 }
 
-/* The second moment goes from 1 to 1.21 by a thousandth of the rest a step: less than a sixteenth
- * of BF16's unit. Rounded to nearest it would not move. */
-static void slow_averages_arrive(void **state) {
+/* The second moment goes from 1 to 1.21, by a thousandth of the remaining distance per step: less
+ * than a sixteenth of BF16's unit. Rounded to nearest it would not move. */
+static void slow_averages_reach_their_value(void **state) {
     static buffers b;
     const update u = {.backend = lt_backend_cpu(), .op = LT_OP_adamw, .seed = 1};
     double sum = 0.0;
@@ -210,6 +211,6 @@ static void slow_averages_arrive(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rounding),
                                        cmocka_unit_test(implementations),
-                                       cmocka_unit_test(slow_averages_arrive)};
+                                       cmocka_unit_test(slow_averages_reach_their_value)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The peak that MFU is a share of, when it was measured on a busy machine. */
+/* The peak that MFU refers to, if it was measured on a busy machine. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,13 +21,13 @@ static void a_share_is_of_the_peak(void **state) {
     assert_true(share == 0.25 && peak == 4e9);
 }
 
-/* Measured while others had the cores: a step passes it. */
+/* It was measured while other processes used the cores, and a step exceeds it. */
 static void a_peak_too_low_is_measured_again(void **state) {
     double peak = 1e3, share = -1.0;
     (void)state;
     assert_int_equal(lt_matmul_peak_share(&share, &peak, 1e4, device_of(lt_backend_cpu()), LT_F32),
                      LT_OK);
-    assert_true(peak > 1e6); /* A megaflop a second: whatever this machine is. */
+    assert_true(peak > 1e6); /* A megaflop a second, on any machine. */
     assert_true(share == 1e4 / peak);
 }
 
@@ -39,7 +39,8 @@ static void a_share_is_at_most_1(void **state) {
     assert_true(share == 1.0 && peak == 1e18);
 }
 
-/* The environment's peak is taken as it is; what is none is refused, and nothing is measured. */
+/* The peak in the environment is used as it is; what is not a number is refused, and nothing is
+ * measured. */
 static void a_known_peak_is_not_measured(void **state) {
     static const char *const none[] = {"", "fast", "0", "-3", "7x", "inf", "nan", "1e400"};
     double peak = 0.0;
@@ -58,7 +59,7 @@ static void a_known_peak_is_not_measured(void **state) {
     }
     unsetenv("LATEEN_PEAK_GFLOPS");
     assert_int_equal(lt_matmul_peak_known(&peak, device_of(lt_backend_cpu()), LT_F32), LT_OK);
-    assert_true(peak > 2.5e8); /* A quarter of a GFLOP/s: whatever this machine is. */
+    assert_true(peak > 2.5e8); /* A quarter of a GFLOP/s, on any machine. */
 }
 
 int main(void) {

@@ -1,6 +1,6 @@
 /* Products with quantised matrices against ggml's generic dot products
  * (tools/make_quant_goldens.py), bit for bit: the reference, and every implementation of the CPU
- * backend that this machine runs. */
+ * backend that this machine can run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 #include "kernels/registry.h"
 #include "unit/device.h"
 
-static void the_reference_is_ggmls(void **state) {
+static void the_reference_equals_ggml(void **state) {
     lt_file_map map;
     uint32_t rows, cols, n_types = 0;
     (void)state;
@@ -79,7 +79,7 @@ static void compare(const lt_op_impl *impl, const lt_matmul_args *a) {
     free(q8);
 }
 
-static void every_kernel_is_the_reference(void **state) {
+static void every_kernel_equals_the_reference(void **state) {
     static const lt_dtype types[] = {LT_Q4_0, LT_Q4_1, LT_Q5_0, LT_Q5_1,
                                      LT_Q8_0, LT_Q4_K, LT_Q5_K, LT_Q6_K};
     enum { M = 19, N = 37, K = 512 };
@@ -96,7 +96,7 @@ static void every_kernel_is_the_reference(void **state) {
     }
     for (int i = 0; i < M * K; i++) {
         seed = seed * 1664525u + 1013904223u;
-        x[i] = i / 64 % 9 == 0 ? 0.0f : (float)((int32_t)seed >> 20) * 0x1p-6f; /* Ties too. */
+        x[i] = i / 64 % 9 == 0 ? 0.0f : (float)((int32_t)seed >> 20) * 0x1p-6f; /* With ties. */
     }
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         lt_block_encode(b, types[t], w, N * K);
@@ -133,7 +133,7 @@ static void every_kernel_is_the_reference(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_reference_is_ggmls),
-                                       cmocka_unit_test(every_kernel_is_the_reference)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_reference_equals_ggml),
+                                       cmocka_unit_test(every_kernel_equals_the_reference)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Recomputation needs this of the ops: in every implementation, the norm of the stored sum has the
- * bits of the fused add-and-norm. */
+/* What recomputation needs of the ops: in every implementation, the norm of the stored sum has
+ * the bits of the fused add and norm. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,7 +76,7 @@ static void redo_layer(buffers *b, const lt_op_impl *impl) {
     assert_int_equal(impl->run(NULL, &a), LT_OK);
 }
 
-/* Every implementation that runs here; those of other instruction sets refuse. */
+/* Check every implementation that runs here; those of other instruction sets refuse. */
 static void check(lt_op op, lt_dtype dtype, void (*redo)(buffers *b, const lt_op_impl *impl)) {
     const lt_op_list list = lt_registry_list(lt_backend_cpu(), op);
     buffers *b = malloc(sizeof *b);

@@ -55,7 +55,7 @@ static void the_first_that_accepts_serves(void **state) {
     assert_string_equal(lt_registry_choose(list, &odd, NULL, why, sizeof why)->name, "last");
     assert_string_equal(why, "first: never\neven: odd length\n");
     assert_string_equal(lt_registry_choose(list, &odd, NULL, why, 9)->name,
-                        "last"); /* Too small a buffer: cut, not overrun. */
+                        "last"); /* The buffer is too small, so the text is cut, not overrun. */
     assert_string_equal(why, "first: n");
     assert_string_equal(lt_registry_choose(list, &odd, NULL, NULL, 0)->name, "last");
 }
@@ -150,7 +150,7 @@ static void the_machine_has_cores_and_memory(void **state) {
 }
 
 /* A list of cores that this machine does not have. */
-static void a_device_that_cannot_be(void **state) {
+static void devices_that_do_not_exist_are_refused(void **state) {
     lt_device *d = NULL;
     (void)state;
     assert_int_not_equal(lt_device_open_cpu(&d, 1, "100000"), LT_OK);
@@ -165,7 +165,7 @@ int main(void) {
         cmocka_unit_test(every_op_has_a_reference),
         cmocka_unit_test(backends_compute_and_move_memory),
         cmocka_unit_test(features_are_consistent),
-        cmocka_unit_test(a_device_that_cannot_be),
+        cmocka_unit_test(devices_that_do_not_exist_are_refused),
         cmocka_unit_test(the_machine_has_cores_and_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

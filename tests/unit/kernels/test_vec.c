@@ -1,5 +1,6 @@
 /* test_vec.c: the functions of kernels/cpu/isa/vec.h against double, in the portable build (the
- * text is the same for all sets), and with NaN, infinities and the ends of their ranges. */
+ * source is the same for all instruction sets), and with NaN, infinities and the ends of their
+ * ranges. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +11,7 @@
 #include "kernels/cpu/isa/vec.h"
 #include "kernels/registry.h"
 
-/* Largest error in units of the result's last place, over [low, high]. */
+/* The largest error over [low, high], in units of the last place of the result. */
 #define WORST_ULP(low, high, call, exact)                                                          \
     double worst = 0.0;                                                                            \
     for (double at = (low); at < (high); at += ((high) - (low)) / 200000.0) {                      \
@@ -61,7 +62,7 @@ static void normal_distribution(void **state) {
 static void rounding_to_bf16(void **state) {
     (void)state;
     for (uint32_t high = 0; high < 65536;
-         high++) { /* Every pattern, and points beside its middle. */
+         high++) { /* Every bit pattern, and points near the middle of its interval. */
         const uint32_t bits[4] = {high << 16, high << 16 | 0x7FFFu, high << 16 | 0x8000u,
                                   high << 16 | 0x8001u};
         vf x;
@@ -73,8 +74,8 @@ static void rounding_to_bf16(void **state) {
     }
 }
 
-/* The same patterns and their neighbours through each set's kernel: what one set writes another
- * reads, NaNs too. */
+/* The same patterns and their neighbours through the kernel of each instruction set: they must
+ * agree, because one reads what another wrote, NaNs included. */
 static void casts_of_every_set(void **state) {
     enum { PATTERNS = 65536, POINTS = 8, COUNT = PATTERNS * POINTS };
     static const uint32_t low[POINTS] = {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x4000, 0xC000};
@@ -108,7 +109,7 @@ static void casts_of_every_set(void **state) {
         }
         n_run++;
     }
-    /* Portable and all up to it; the reference. */
+    /* The portable one and all up to this CPU's; the reference. */
     assert_int_equal(n_run, 2 + (int)lt_cpu_features_get()->isa);
 }
 

@@ -1,5 +1,5 @@
-/* The tuner's record of products: a kept entry is found for exactly its product; broken lines of
- * the file are skipped. */
+/* The tuner's record of products: an entry is found for exactly its product; broken lines of the
+ * file are skipped. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -86,7 +86,7 @@ static void kept_is_found(void **state) {
     DIFFERS(b.residual = true);
 }
 
-static void broken_lines_are_passed_over(void **state) {
+static void broken_lines_are_skipped(void **state) {
     (void)state;
     static const char tail[] = " 256 1 2 1 4 1 8 0 0 1 130002 5.00 4.00 0.00\n";
     char *text = NULL, line[4096];
@@ -106,20 +106,21 @@ static void broken_lines_are_passed_over(void **state) {
     line[sizeof line - 1] = '\0';
     fprintf(f, "%s %s", line, "128\n");
     fprintf(f, "NVIDIA_Test_80GB 256 768 3072 nt bf16 bf16 0 none wgmma%s", tail);
-    fprintf(f, "NVIDIA_Test_80GB 128 768 3072 nt bf16 bf16 0 none wgmma 256 1 2"); /* Cut off. */
+    /* The line is cut off. */
+    fprintf(f, "NVIDIA_Test_80GB 128 768 3072 nt bf16 bf16 0 none wgmma 256 1 2");
     fclose(f);
     a.m = 32;
-    assert_int_equal(lt_gemm_winner_keep(&gpu, &a, &w), LT_OK); /* Reads anew. */
+    assert_int_equal(lt_gemm_winner_keep(&gpu, &a, &w), LT_OK); /* Reads the file again. */
     assert_null(lt_gemm_winner_find(&gpu, &b));
     assert_non_null(lt_gemm_winner_find(&gpu, &c));
     assert_int_equal(lt_gemm_winner_find(&gpu, &c)->by, LT_GEMM_BY_WGMMA);
     assert_int_equal(lt_file_read(&text, &n, path, 1 << 20), LT_OK);
-    assert_null(strstr(text, "nonsense")); /* The writer keeps what it understood. */
+    assert_null(strstr(text, "nonsense")); /* The writer keeps only what it understood. */
     assert_non_null(strstr(text, "NVIDIA_Test_80GB 64 768 3072 nt bf16 bf16 0 none cublaslt"));
     free(text);
 }
 
-/* Lines of before the kinds that came later hold fewer times. */
+/* Lines that were written before later kinds existed hold fewer times. */
 static void shipped_lines_are_read(void **state) {
     (void)state;
     static const lt_cuda_info h100 = {.name = "NVIDIA H100 80GB HBM3"};
@@ -132,7 +133,7 @@ static void shipped_lines_are_read(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kept_is_found),
-        cmocka_unit_test(broken_lines_are_passed_over),
+        cmocka_unit_test(broken_lines_are_skipped),
         cmocka_unit_test(shipped_lines_are_read),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -109,7 +109,7 @@ static void nf4_double_is_exact(void **state) {
     assert_memory_equal(got, decoded, piece);
     lt_nf4_double_decode(got, twice + 33 * (n - 4), scales, n - 4, 4);
     assert_memory_equal(got, decoded + piece, piece);
-    memset(nf4, 0, 36); /* A matrix of zeros, and one whose scales are all the same. */
+    memset(nf4, 0, 36); /* A matrix of zeros, and one whose scales are all equal. */
     lt_nf4_double_encode(twice, scales, nf4, 1);
     lt_nf4_double_decode(got, twice, scales, 0, 1);
     assert_true(got[0] == 0.0f && got[63] == 0.0f);

@@ -1,5 +1,4 @@
-/* Costs, by hand: each number below is worked out in the comment beside it, not by the formula's
- * code. */
+/* Costs worked out by hand in the comment at each number, not by the code of the formula. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +8,7 @@
 
 #include "tensor/cost.h"
 
-static char memory[1]; /* Present tensors point somewhere; data is never read. */
+static char memory[1]; /* Tensors that exist point here; the data are never read. */
 
 static void assert_cost(lt_cost got, double flops, double bytes) {
     assert_true(got.flops == flops);
@@ -25,7 +24,7 @@ static void matmul_counts_multiply_adds(void **state) {
     assert_cost(lt_op_cost(LT_OP_matmul, &a), 60, 74);
     a.bias = lt_tensor_1d(memory, LT_F32, 3);
     a.accumulate = true;
-    /* 6 + 6 more flops; bias 12 and y read 24 more bytes. */
+    /* 6 + 6 more flops; the bias of 12 bytes and y are read: 24 more bytes. */
     assert_cost(lt_op_cost(LT_OP_matmul, &a), 72, 110);
     a.trans_a = true;
     a.a = lt_tensor_2d(memory, LT_BF16, 5, 2);
@@ -80,7 +79,7 @@ static void norms_and_activations(void **state) {
     assert_cost(lt_op_cost(LT_OP_rmsnorm_fwd, &r), 129, 172);
     r.add = r.sum = r.x;
     assert_cost(lt_op_cost(LT_OP_rmsnorm_fwd, &r), 159, 292);
-    /* negate, exp, plus one, divide, times up: 5 an element. 24 + 12 floats. */
+    /* negate, exp, plus one, divide, times up: 5 per element. 24 + 12 floats. */
     assert_cost(lt_op_cost(LT_OP_act_fwd, &act), 60, 144);
 }
 
@@ -147,7 +146,7 @@ static void losses_and_optimisers(void **state) {
     assert_cost(lt_op_cost(LT_OP_lora_scale, &ls), 80, 416);
     /* 2 * 4 * 6 * (10 + 2); y 48, a 80, b 120, u 32, v 24. */
     assert_cost(lt_op_cost(LT_OP_matmul_lora, &p), 576, 304);
-    /* 2 an element, 80 bytes twice; 3 an element, y twice. */
+    /* 2 per element, 80 bytes twice; 3 per element, with y twice. */
     assert_cost(lt_op_cost(LT_OP_drop, &o), 80, 160);
     o.add = true;
     assert_cost(lt_op_cost(LT_OP_drop, &o), 120, 240);
@@ -157,7 +156,7 @@ static void losses_and_optimisers(void **state) {
     assert_cost(lt_op_cost(LT_OP_gather_rows, &u), 30, 268);
     /* 40 bytes, three pieces of two numbers, three hashes. */
     assert_cost(lt_op_cost(LT_OP_hash, &h), 0, 112);
-    /* 16 an element; g, and p, m, v twice: 7 * 4 * 7 bytes; copy 14. */
+    /* 16 per element; g, and p, m, v twice: 7 * 4 * 7 bytes; copy 14. */
     assert_cost(lt_op_cost(LT_OP_adamw, &a), 112, 210);
 }
 
@@ -169,7 +168,7 @@ static void gathers_count_touched_rows(void **state) {
     (void)state;
     /* 40 products by scale. y 160, ids 20, the 3 rows of the table: 96. */
     assert_cost(lt_op_cost(LT_OP_embed_fwd, &e), 40, 276);
-    e.table = lt_tensor_2d(memory, LT_F32, 1000, 8); /* Now 5 rows: 160. */
+    e.table = lt_tensor_2d(memory, LT_F32, 1000, 8); /* Now it reads 5 rows: 160. */
     assert_cost(lt_op_cost(LT_OP_embed_fwd, &e), 40, 340);
 }
 
@@ -181,7 +180,7 @@ static void experts_count_routed_rows(void **state) {
                                        .weights = lt_tensor_2d(memory, LT_F32, 5, 2),
                                        .slot_row = lt_tensor_1d(memory, LT_I32, 10)};
     (void)state;
-    /* Of 10 routed rows of 8 columns: the weight's gradient, a product and a sum, and dx. */
+    /* Of 10 routed rows of 8 columns: the gradient of the weight, a product and a sum, and dx. */
     assert_true(lt_op_cost(LT_OP_moe_combine_bwd, &a).flops == 240);
 }
 
@@ -191,8 +190,8 @@ static void muon_counts_its_products(void **state) {
                             .m = lt_tensor_2d(memory, LT_F32, 4, 3),
                             .steps = 2};
     (void)state;
-    /* S 3, L 4, a step: 4 * 36 + 2 * 27 + 3 * 9 + 2 * 12 = 249; 2 steps and 11 * 12. g once, p and
-     * m twice: 5 * 48 bytes. */
+    /* S 3, L 4, one iteration: 4 * 36 + 2 * 27 + 3 * 9 + 2 * 12 = 249; 2 iterations and 11 * 12.
+     * g once, p and m twice: 5 * 48 bytes. */
     assert_cost(lt_op_cost(LT_OP_muon, &a), 630, 240);
     assert_int_equal(lt_muon_scratch_count(4, 3), 2 * 12 + 2 * 9);
 }

@@ -1,5 +1,5 @@
-/* Element types, views, and conversions: every half and every bf16, both ways, against definitions
- * written from the formats and, where the CPU has it, against F16C. */
+/* Element types, views, and conversions: every F16 and every BF16 number, both ways, against
+ * definitions written from the formats and, if the CPU has it, against F16C. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,7 +41,7 @@ static double half_value(uint16_t h) {
                          : sign * ldexp(1024 + mantissa, exponent - 25);
 }
 
-static void halves_widen_and_come_back(void **state) {
+static void f16_widens_and_comes_back(void **state) {
     (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
         const double want = half_value((uint16_t)h);
@@ -57,13 +57,14 @@ static void halves_widen_and_come_back(void **state) {
     }
 }
 
-/* Between neighbours a < b: the middle goes to the even one, anything else to the nearer. */
-static void halves_round_to_nearest_even(void **state) {
+/* Between neighbours a < b: the middle goes to the even one, any other number to the nearer
+ * one. */
+static void f16_rounds_to_nearest_even(void **state) {
     (void)state;
     for (uint32_t h = 0; h < 0x7C00; h++) {
         const float a = lt_f16_to_f32((uint16_t)h);
         const float b = h + 1 == 0x7C00 ? 65536.0f : lt_f16_to_f32((uint16_t)(h + 1));
-        /* Exact: one bit more than a half has. */
+        /* The middle is exact: it has one bit more than F16. */
         const float middle = (float)(((double)a + (double)b) / 2.0);
         const uint16_t even = (uint16_t)(h + (h & 1));
         assert_int_equal(lt_f32_to_f16(middle), even);
@@ -87,13 +88,14 @@ static void bf16_rounds_to_nearest_even(void **state) {
             continue;
         }
         assert_int_equal(lt_f32_to_bf16(x), h);
-        if ((h & 0x7F80) != 0x7F80) { /* Finite: the bit patterns between it and the next. */
+        /* Finite: test the bit patterns between it and the next one. */
+        if ((h & 0x7F80) != 0x7F80) {
             assert_int_equal(lt_f32_to_bf16(float_of((h << 16) | 0x7FFF)), h);
             assert_int_equal(lt_f32_to_bf16(float_of((h << 16) | 0x8000)), h + (h & 1));
             assert_int_equal(lt_f32_to_bf16(float_of((h << 16) | 0x8001)), h + 1);
         }
     }
-    /* A NaN of low bits only. */
+    /* A NaN whose only bits are low ones. */
     assert_true(isnan(lt_bf16_to_f32(lt_f32_to_bf16(float_of(0x7F800001)))));
 }
 
@@ -103,7 +105,7 @@ __attribute__((target("f16c"))) static uint16_t hardware_half(float x) {
 }
 #endif
 
-static void halves_equal_the_hardware(void **state) {
+static void f16_equals_the_hardware(void **state) {
     (void)state;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("f16c")) {
@@ -120,7 +122,8 @@ static void halves_equal_the_hardware(void **state) {
 
 static void convert_takes_every_pair(void **state) {
     static const lt_dtype types[] = {LT_F32, LT_BF16, LT_F16, LT_F64};
-    const double values[] = {0.0, -1.5, 0.25, 3.0, -INFINITY, 96.0}; /* Exact in all four. */
+    /* Exact in all four types. */
+    const double values[] = {0.0, -1.5, 0.25, 3.0, -INFINITY, 96.0};
     unsigned char a[64], b[64];
     double back[6];
     (void)state;
@@ -219,14 +222,10 @@ static void views_cut_and_split(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(halves_widen_and_come_back),
-        cmocka_unit_test(halves_round_to_nearest_even),
-        cmocka_unit_test(bf16_rounds_to_nearest_even),
-        cmocka_unit_test(halves_equal_the_hardware),
-        cmocka_unit_test(convert_takes_every_pair),
-        cmocka_unit_test(eight_bits_as_torch),
-        cmocka_unit_test(scales_are_the_least_power),
-        cmocka_unit_test(names_go_both_ways),
+        cmocka_unit_test(f16_widens_and_comes_back),   cmocka_unit_test(f16_rounds_to_nearest_even),
+        cmocka_unit_test(bf16_rounds_to_nearest_even), cmocka_unit_test(f16_equals_the_hardware),
+        cmocka_unit_test(convert_takes_every_pair),    cmocka_unit_test(eight_bits_as_torch),
+        cmocka_unit_test(scales_are_the_least_power),  cmocka_unit_test(names_go_both_ways),
         cmocka_unit_test(views_cut_and_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

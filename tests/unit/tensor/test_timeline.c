@@ -1,5 +1,6 @@
-/* timeline.c with a stopwatch that tells times as CUDA's does, in floats of a millisecond: the next
- * span never begins before the end of the last one. Ranks as threads: comm/test_times.c. */
+/* timeline.c with a stopwatch that returns times like CUDA's, in floats of milliseconds: the
+ * next span never begins before the end of the last one. For ranks as threads see
+ * comm/test_times.c. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -63,7 +64,7 @@ static void kept(void **state) {
     run(&t, true);
     assert_int_equal(t.n, SPANS);
     for (int i = 0; i < SPANS; i++) {
-        /* A float of 6.2 s in milliseconds has steps of 0.5 us. */
+        /* Floats of milliseconds near 6.2 s have steps of 0.5 us. */
         const double from_s = (double)(t.spans[i].from_ns - t.origin_ns) * 1e-9;
         assert_true(fabs(from_s - i * STEP_S) < 0.5e-6);
         assert_true(t.spans[i].from_ns < t.spans[i].to_ns);
@@ -73,7 +74,7 @@ static void kept(void **state) {
     lt_timeline_close(&t);
 }
 
-/* Only waits are measured, each by itself, since there is no mark 0. */
+/* Only waits are measured, each by itself, because there is no mark 0. */
 static void waits_alone(void **state) {
     lt_timeline t;
     (void)state;
