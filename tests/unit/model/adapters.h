@@ -1,4 +1,4 @@
-/* adapters.h: golden models with adapters whose every number counts. */
+/* adapters.h: golden models with adapters, all of whose numbers have an effect. */
 #ifndef TESTS_MODEL_ADAPTERS_H
 #define TESTS_MODEL_ADAPTERS_H
 
@@ -15,14 +15,14 @@ static inline lt_model *open_base(const char *path, const lt_backend *backend, l
     lt_model *m = NULL;
     must(lt_model_open(&m, path, &(lt_model_options){.dtype = dtype, .device = device_of(backend)}),
          path);
-    /* The losses that tests compare have no terms of the router, and no row that is dropped. */
+    /* The losses that tests compare have no terms of the router, and no row is dropped. */
     m->spec.moe_aux_coef = m->spec.moe_z_coef = 0.0f;
     m->spec.moe_capacity = 0.0;
     return m;
 }
 
-/* The numbers that the blocks of m stand for, in place of the weights of plain, which has them in
- * F32. */
+/* Replace the weights of plain, which has them in F32, by the numbers that the blocks of m stand
+ * for. */
 static inline void replace_by_blocks(lt_model *plain, const lt_model *m) {
     for (int i = 0; i < m->table.n_params; i++) {
         const lt_param *p = &m->table.params[i];
@@ -55,14 +55,14 @@ static inline void replace_by_blocks(lt_model *plain, const lt_model *m) {
     }
 }
 
-/* B is zero in new adapters; here everything is some number. */
+/* In new adapters B is zero; here every number is random. */
 static inline void fill(lt_lora *l) {
     const lt_param_table *t = &l->params->table;
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
         for (int64_t k = 0; k < p->count; k++) {
             const uint64_t r = lt_rng_mix((uint64_t)(p->whole_at + k) * 77);
-            const float near = p->n_dims == 1 ? 1.0f : 0.0f; /* Of magnitudes. */
+            const float near = p->n_dims == 1 ? 1.0f : 0.0f; /* For magnitudes. */
             const float x = near + ((float)(r >> 40) * 0x1p-24f - 0.5f) * 0.3f;
             lt_model_set(l->params, p, k, &x, LT_F32, 1);
         }
@@ -71,7 +71,7 @@ static inline void fill(lt_lora *l) {
     l->params->version++;
 }
 
-/* Gradients of the adapters after `passes` batches, of which the last counts. */
+/* Gradients of the adapters after `passes` batches; only those of the last count. */
 static inline float *gradients(lt_model *m, const lt_pass_batch *b, lt_recompute recompute,
                                int passes) {
     const size_t bytes = lt_param_buffer_bytes(&m->lora->params->table, LT_F32);

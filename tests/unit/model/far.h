@@ -1,11 +1,10 @@
-/* far.h: a device for tests: the CPU's kernels behind the properties that make a GPU hard to use.
+/* far.h: a device for tests: the CPU's kernels, with the properties that make a GPU hard to use.
  *
- *     memory   the host cannot access what alloc returns: a read or write faults. Ops get the
- *              address behind it.
- *     queues   nothing runs before a sync: data read too early are old, data changed too early are
- *              used as changed.
- *     graphs   recorded with the pointers and numbers of the moment; transfers and waits inside one
- *              are failures.
+ *     memory the host cannot access what alloc returns: a read or write faults. Ops get the real
+ *              address.
+ *     queues nothing runs before a sync: data that are read too early are old, and data that are
+ *              changed too early are used as changed.
+ *     graphs recorded with the current pointers and numbers; transfers and waits inside one fail.
  *
  * Code that runs correctly here, with the same bits as on the CPU, keeps to backend.h. */
 #ifndef TESTS_MODEL_FAR_H
@@ -21,8 +20,8 @@
 
 #define FAR_ROOM       ((size_t)4 << 30)
 #define FAR_ARGS_BYTES 2048
-/* A word of arguments may be a small number, or a flag, and padding that has half of an old far
- * address: no such word is an address from here on. */
+/* A word of the arguments may be a small number, or a flag with padding that holds half of an old
+ * far address; no such word looks like an address in this range. */
 #define FAR_PLACE ((void *)0x5a5aa0000000)
 
 typedef enum { FAR_OP, FAR_MOVE, FAR_ZERO, FAR_ORDER, FAR_LAUNCH } far_kind;
@@ -46,12 +45,13 @@ struct lt_graph {
 
 struct lt_queue {
     lt_device *device;
-    struct lt_graph list; /* All work ever queued; [done, n) is yet to run. */
+    struct lt_graph list; /* All work that was ever queued; [done, n) has not run yet. */
     int64_t done;
     struct lt_graph *recording;
 };
 
-static unsigned char *far_base, *far_real; /* Handed out; where the bytes are. */
+/* The range that is handed out; where the bytes are. */
+static unsigned char *far_base, *far_real;
 static size_t far_used;
 static size_t far_limit = FAR_ROOM;
 static int64_t far_launches;
@@ -79,7 +79,7 @@ static inline lt_err far_alloc(lt_device *d, void **out, size_t bytes, const cha
 }
 
 static inline void far_release(lt_device *d, void *data,
-                               size_t bytes) { /* The room is never used again. */
+                               size_t bytes) { /* The memory is never used again. */
     (void)d;
     (void)madvise(far_to_real(data), (bytes + 4095) / 4096 * 4096, MADV_DONTNEED);
 }
@@ -102,8 +102,8 @@ static inline far_work *far_push(lt_queue *q, far_kind kind) {
     return &g->works[g->n++];
 }
 
-/* A copy of the arguments with every far address made real. Only tensors' data and packed weights
- * are addresses there. */
+/* A copy of the arguments in which every far address is replaced by the real one. Only data of
+ * tensors and packed weights are addresses there. */
 static inline lt_err far_call(lt_op op, const void *args) {
     _Alignas(16) unsigned char real[FAR_ARGS_BYTES];
     const lt_backend *cpu = lt_backend_cpu();
@@ -151,7 +151,7 @@ static inline lt_err far_run_work(const far_work *w) {
 }
 
 static inline lt_err far_run_until(lt_queue *q, int64_t until) {
-    while (q->done < until) { /* An order may come back here: done moves first. */
+    while (q->done < until) { /* An ORDER may come back here, so done is advanced first. */
         const far_work w = q->list.works[q->done++];
         LT_TRY(far_run_work(&w));
     }

@@ -1,4 +1,4 @@
-/* golden.h: cases of tests/golden/model, made by tools/make_model_goldens.py, for the tests of pass
+/* golden.h: cases of tests/golden/model, made by tools/make_model_goldens.py, for tests of pass
  * and session. */
 #ifndef TESTS_MODEL_GOLDEN_H
 #define TESTS_MODEL_GOLDEN_H
@@ -109,7 +109,8 @@ static inline double distance(const float *a, const float *b, int64_t n) {
     return max / fmax(max_abs(b, n), 1e-30);
 }
 
-/* Each parameter of two flat buffers within tolerance of its own largest element. */
+/* Check that each parameter of two flat buffers is within tolerance, relative to its own largest
+ * element. */
 static inline void assert_params_near(const lt_param_table *t, const float *a, const float *b,
                                       double tolerance, const char *what) {
     for (int i = 0; i < t->n_params; i++) {

@@ -1,5 +1,5 @@
-/* parts.h: models cut into parts in several ways, for tests that a part is the slice of the whole.
- * */
+/* parts.h: models cut into parts in several ways, for tests that a part equals the slice of the
+ * whole. */
 #ifndef TESTS_MODEL_PARTS_H
 #define TESTS_MODEL_PARTS_H
 
@@ -18,12 +18,13 @@
 #include "model/params.h"
 
 typedef enum {
-    PARTS_ROWS,     /* Tensor parallelism: the last dimension but one, or that of a vector. */
+    /* Tensor parallelism: the last dimension but one, or the dimension of a vector. */
+    PARTS_ROWS,
     PARTS_COLUMNS,  /* The last dimension; vectors belong to part 0. */
     PARTS_EXPERTS,  /* The first of three dimensions; everything else belongs to part 0. */
     PARTS_LAYERS,   /* Pipeline stages: whole units. */
     PARTS_FLAT,     /* ZeRO: a range of the whole layout. */
-    PARTS_RANDOM,   /* Boxes at random, several of a parameter, in any order. */
+    PARTS_RANDOM,   /* Random boxes, several per parameter, in any order. */
     PARTS_MATRICES, /* Whole matrices, as Muon needs them; the rest as PARTS_FLAT. */
     PARTS_KIND_COUNT
 } parts_kind;
@@ -35,7 +36,7 @@ typedef struct {
     parts_kind kind;
     int n, part;
     uint64_t seed;
-    int64_t n_units, whole_elements; /* Of the model. */
+    int64_t n_units, whole_elements; /* Of the whole model. */
 } parts_of;
 
 static inline uint64_t parts_draw(const parts_of *o, const lt_param *p, int what, uint64_t below) {
@@ -134,8 +135,8 @@ static inline parts_of parts_make(parts_kind kind, int n, int part, const lt_par
                       .whole_elements = whole->whole_elements};
 }
 
-/* Every element that `part` holds of a buffer has the bits of the whole's; adds how many there are
- * to *n_held. */
+/* Check that every element of a buffer that `part` holds has the bits of the whole; adds their
+ * number to *n_held. */
 static inline void parts_expect_slice(const lt_param_table *part, const lt_param_buffer *b,
                                       const lt_param_table *whole, const lt_param_buffer *w,
                                       int64_t *n_held, const char *what) {

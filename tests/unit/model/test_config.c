@@ -55,9 +55,9 @@ static void reads_both_rope_spellings(void **state) {
     assert_int_equal(a.n_kv_heads, 4);
 }
 
-/* What a file says of RoPE replaces all that a family scales by itself (apertus, gpt_oss): the
- * rotation is that of a llama with the same parameters. */
-static void parameters_of_rope_replace_the_familys(void **state) {
+/* What a file says about RoPE replaces all scaling that a family has by default (apertus,
+ * gpt_oss): the rotation is that of a llama with the same parameters. */
+static void rope_parameters_replace_those_of_the_family(void **state) {
     static const char *const
         families[] = {"apertus", "gpt_oss", "qwen3", "mistral"},
         *const kinds[] = {"\"rope_type\": \"default\"",
@@ -93,7 +93,7 @@ static void parameters_of_rope_replace_the_familys(void **state) {
     }
 }
 
-/* Classes of transformers 5.24 with a score head, by family; it has none for the others. */
+/* Classes of transformers 5.24 with a score head, by family; the other families have none. */
 static void names_score_heads(void **state) {
     static const struct {
         const char *golden, *architecture;
@@ -139,7 +139,7 @@ static void names_score_heads(void **state) {
     assert_int_equal(a.n_scores, 1);
 }
 
-/* A head that judges tokens, and what stands behind a step. */
+/* A head that scores tokens, and the separator that ends a step. */
 static void reads_token_scores(void **state) {
     char path[] = "/tmp/lateen-config-XXXXXX";
     lt_model_spec a, b;
@@ -155,7 +155,7 @@ static void reads_token_scores(void **state) {
     assert_true(lt_model_spec_is_process(&b) && !b.score_bias);
     assert_string_equal(b.step_separator, "\n\n");
     (void)remove(path);
-    /* What is read is not called unknown. */
+    /* A key that is read is not called unknown. */
     assert_int_equal(lt_config_key_use(LT_FAMILY_LLAMA, "step_separator"), LT_CONFIG_READ);
     assert_int_equal(lt_config_key_use(LT_FAMILY_LLAMA, "token_classification_bias"),
                      LT_CONFIG_READ);
@@ -210,8 +210,7 @@ static void reads_gemma_layers(void **state) {
     assert_true(s.embed_scale > 5.656f && s.embed_scale < 5.657f);
 }
 
-/* Gemma 2 as its makers published it: no layer_types; null takes a cap away that an absent key
- * leaves. */
+/* Gemma 2 as it was published: no layer_types; null removes a cap, which an absent key keeps. */
 static void reads_gemma2(void **state) {
     lt_model_spec s;
     (void)state;
@@ -229,9 +228,9 @@ static void reads_gemma2(void **state) {
     assert_true(lt_model_layer(&s, 0).attn_scale == 1.0f / 12.0f);
 }
 
-/* A file that does not speak of a window has the default of transformers: none of Mixtral and
- * Phi-3, 4,096 tokens of Mistral. 0 is no window. */
-static void windows_that_are_not_given(void **state) {
+/* A file that does not mention a window has the default of transformers: none for Mixtral and
+ * Phi-3, 4,096 tokens for Mistral. 0 means no window. */
+static void windows_that_files_do_not_mention(void **state) {
     lt_model_spec s;
     (void)state;
     assert_int_equal(parse(&s, "{\"model_type\": \"mixtral\", " SIZES
@@ -247,8 +246,8 @@ static void windows_that_are_not_given(void **state) {
                      LT_ERR_FORMAT);
 }
 
-/* transformers makes Gemma 2's mask of sliding layers whatever layer_types says: with a null
- * sliding_window it fails, without the key it takes its default. */
+/* transformers creates the mask of Gemma 2's sliding layers whatever layer_types says: with a
+ * null sliding_window it fails, without the key it uses its default. */
 static void no_window_is_null(const lt_model_spec *of) {
     char folder[] = "/tmp/lateen-test-XXXXXX", path[LT_PATH_BYTES];
     lt_model_spec s = *of, back;
@@ -268,8 +267,8 @@ static void no_window_is_null(const lt_model_spec *of) {
     (void)rmdir(folder);
 }
 
-/* Any pattern of layer_types, and Qwen's max_window_layers, which lets the first layers see all
- * (transformers' Qwen2Config). */
+/* Any pattern of layer_types, and Qwen's max_window_layers, with which the first layers see all
+ * tokens (transformers' Qwen2Config). */
 static void windows_of_any_layers(void **state) {
     static const int64_t listed[] = {0, 9, 0, 0, 9, 9}, behind[] = {0, 0, 9, 9, 9, 9};
     lt_model_spec s;
@@ -295,7 +294,8 @@ static void windows_of_any_layers(void **state) {
     assert_int_equal(lt_model_spec_writable(&s), LT_OK);
 }
 
-/* What only another kind of RoPE reads (a GGUF has defaults for yarn) is no reason to refuse. */
+/* A field that only another kind of RoPE reads (a GGUF has defaults for yarn) is no reason to
+ * refuse. */
 static void fields_of_another_rope(void **state) {
     lt_model_spec s;
     (void)state;
@@ -311,8 +311,8 @@ static void fields_of_another_rope(void **state) {
     assert_int_equal(lt_model_spec_writable(&s), LT_OK);
 }
 
-/* (i + 1) % decoder_sparse_step != 0, or i in mlp_only_layers: no experts (transformers'
- * Qwen3MoeDecoderLayer). */
+/* (i + 1) % decoder_sparse_step != 0, or i in mlp_only_layers: the layer has no experts
+ * (transformers' Qwen3MoeDecoderLayer). */
 static void layers_without_experts(void **state) {
     static const int64_t experts[] = {0, 4, 0, 0};
     char folder[] = "/tmp/lateen-test-XXXXXX", path[LT_PATH_BYTES];
@@ -336,7 +336,7 @@ static void layers_without_experts(void **state) {
         assert_int_equal(l.ffn_width, experts[i] > 0 ? 24 : 40);
         assert_true(b.n_experts == l.n_experts && b.ffn_width == l.ffn_width);
     }
-    /* Embedding and head; of each layer norms, attention, then experts and router or one MLP. */
+    /* Embedding and head; in each layer norms, attention, then experts and router, or one MLP. */
     const int64_t attention = 2 * 32 + 2 * 8 + (4 + 2 * 2) * 8 * 32 + 32 * 32;
     const int64_t moe = 4 * 32 + 4 * 3 * 24 * 32, mlp = 3 * 40 * 32;
     assert_int_equal(lt_model_spec_params(&s), 2 * 96 * 32 + 32 + 4 * attention + moe + 3 * mlp);
@@ -361,7 +361,7 @@ static void every_family_survives_its_file(void **state) {
         s.vocab_size = 96;
         s.max_seq = 64;
         lt_model_spec_derive(&s);
-        s.attn_scale = family == LT_FAMILY_GPT2 ? 1 : s.attn_scale; /* scale_attn_weights */
+        s.attn_scale = family == LT_FAMILY_GPT2 ? 1 : s.attn_scale; /* scale_attn_weights. */
         assert_int_equal(lt_model_spec_write(&s, LT_F32, path), LT_OK);
         assert_int_equal(lt_model_spec_read(&back, path), LT_OK);
         assert_int_equal(lt_model_spec_params(&s), lt_model_spec_params(&back));
@@ -387,17 +387,17 @@ static void refuses_what_it_can_not_run(void **state) {
         LT_ERR_FORMAT);
     assert_int_equal(
         parse(&s, "{\"model_type\": \"llama\", " SIZES ", \"rope_scaling\": {\"type\": \"yarn\"}}"),
-        LT_ERR_NOT_FOUND); /* Its factor. */
+        LT_ERR_NOT_FOUND); /* The factor is missing. */
     assert_int_equal(parse(&s, "{\"model_type\": \"llama\", " SIZES ", \"hidden_act\": \"mish\"}"),
                      LT_ERR_UNSUPPORTED);
     assert_int_equal(parse(&s, "{\"model_type\": \"llama\", " SIZES "}"), LT_OK);
-    s.window = 16; /* A Llama's config.json has no word for it. */
+    s.window = 16; /* A Llama's config.json has no key for it. */
     assert_int_equal(lt_model_spec_write(&s, LT_F32, "/tmp/lateen-never-written.json"),
                      LT_ERR_UNSUPPORTED);
     assert_non_null(strstr(lt_error_message(), "window"));
 }
 
-/* Apertus 8B: 8.053e9 parameters, 5.154e10 FLOPs a token at 4096 (research/training.md 1.1). */
+/* Apertus 8B: 8.053e9 parameters, 5.154e10 FLOPs per token at 4096 (research/training.md 1.1). */
 static void counts_apertus_8b(void **state) {
     lt_model_spec s = lt_family_get(LT_FAMILY_APERTUS)->preset;
     (void)state;
@@ -414,7 +414,7 @@ static void counts_apertus_8b(void **state) {
     assert_true(lt_model_spec_train_flops(&s, 4096) / 5.154e10 < 1.0001);
 }
 
-static void table_places_every_parameter(void **state) {
+static void the_table_places_every_parameter(void **state) {
     (void)state;
     for (int family = 0; family < LT_FAMILY_COUNT; family++) {
         lt_model_spec s = lt_family_get((lt_family)family)->preset;
@@ -450,19 +450,19 @@ static void table_places_every_parameter(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_both_rope_spellings),
-        cmocka_unit_test(parameters_of_rope_replace_the_familys),
+        cmocka_unit_test(rope_parameters_replace_those_of_the_family),
         cmocka_unit_test(names_score_heads),
         cmocka_unit_test(reads_token_scores),
         cmocka_unit_test(reads_gemma_layers),
         cmocka_unit_test(reads_gemma2),
-        cmocka_unit_test(windows_that_are_not_given),
+        cmocka_unit_test(windows_that_files_do_not_mention),
         cmocka_unit_test(windows_of_any_layers),
         cmocka_unit_test(fields_of_another_rope),
         cmocka_unit_test(layers_without_experts),
         cmocka_unit_test(every_family_survives_its_file),
         cmocka_unit_test(refuses_what_it_can_not_run),
         cmocka_unit_test(counts_apertus_8b),
-        cmocka_unit_test(table_places_every_parameter),
+        cmocka_unit_test(the_table_places_every_parameter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

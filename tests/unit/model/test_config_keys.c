@@ -1,7 +1,8 @@
-/* Every key of config.json against its effect in transformers (golden: tools/make_config_keys.py):
- * a value that changes a model's output there changes the spec here or is refused; one that changes
- * nothing is ignored or refused, and never changes the arithmetic. Every key of a family's class is
- * known. A missing key has the default of transformers. */
+/* Every key of config.json against its effect in transformers (golden:
+ * tools/make_config_keys.py): a value that changes a model's output there changes the spec here
+ * or is refused; one that changes nothing is ignored or refused, and never changes the
+ * arithmetic. Every key of a family's class is known. A missing key has the default of
+ * transformers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,10 +33,10 @@ static lt_err read_with(lt_model_spec *spec, const json_t *base, const char *key
     return err;
 }
 
-/* What does not decide a model's words: ends of texts, initial weights, losses beside; tied is for
- * the weights to say (below), as are biases, without which a file is refused when it is opened. A
- * bound on the length of texts is no arithmetic where positions are not learned, and in
- * transformers nothing at all. */
+/* Fields that do not affect the output: ends of texts, initial weights, additional losses; tied,
+ * which the weights decide (below), and biases, without which a file is refused when it is
+ * opened. A bound on the length of texts does not affect the arithmetic if positions are not
+ * learned, and in transformers it has no effect at all. */
 static void forget_what_says_nothing(lt_model_spec *s) {
     s->bos_id = s->pad_id = -1;
     s->eos = (lt_ends){.n = 0};
@@ -44,7 +45,8 @@ static void forget_what_says_nothing(lt_model_spec *s) {
     s->max_seq = 0;
 }
 
-/* Two original contexts of yarn may rotate alike: no frequency lies between their two ranges. */
+/* Two original contexts of yarn may give the same rotation if no frequency lies between their two
+ * ranges. */
 static bool rotates_alike(const lt_model_spec *a, const lt_model_spec *b) {
     enum { POSITIONS = 64, NUMBERS = POSITIONS * 64 };
     static float x[NUMBERS], y[NUMBERS];
@@ -102,7 +104,7 @@ static void keys_do_what_they_do_in_transformers(void **state) {
         check_family(type, family);
         n++;
     }
-    assert_int_equal(n, LT_FAMILY_COUNT - 1); /* Switch is ours. */
+    assert_int_equal(n, LT_FAMILY_COUNT - 1); /* The class of Switch is our own. */
     json_decref(golden);
 }
 
@@ -184,8 +186,8 @@ static void logits_of(lt_model *m, float *out) {
     lt_session_close(s);
 }
 
-/* The weights of the folder once more: the embedding under the given names, of which NULL is none;
- * a head of its own stays. */
+/* Write the weights of the folder again: the embedding under the given names, of which NULL is
+ * none; a separate head stays. */
 static void rename_embedding(const char *first, const char *second) {
     lt_safetensors file = {0};
     lt_safetensor_out out[32];
@@ -214,7 +216,7 @@ static void rename_embedding(const char *first, const char *second) {
     assert_int_equal(rename(FOLDER "/other.safetensors", FOLDER "/model.safetensors"), 0);
 }
 
-/* Save a random model, say in its config.json that it is tied, rename, open: its logits, and
+/* Save a random model, set tied in its config.json, rename, and open it: returns its logits, and
  * whether it is tied then. */
 static bool behind_the_file(bool tied, const char *first, const char *second, float *before,
                             float *after) {
@@ -238,11 +240,11 @@ static bool behind_the_file(bool tied, const char *first, const char *second, fl
     return is_tied;
 }
 
-/* What transformers 5.23 does with tie_word_embeddings and a head in the file, on Llama, Qwen 2 and
- * 3, Gemma 2 and 3, Mixtral, Mistral and Apertus alike (its modeling_utils.py, tie_weights): a head
- * of other values counts, one of the same is the embedding, and one without an embedding is
- * both. */
-static void a_head_in_the_file_counts(void **state) {
+/* What transformers 5.23 does with tie_word_embeddings and a head in the file, for Llama, Qwen 2
+ * and 3, Gemma 2 and 3, Mixtral, Mistral and Apertus (its modeling_utils.py, tie_weights): a head
+ * with other values is used, one with the same values is the embedding, and a head without an
+ * embedding is both. */
+static void a_head_in_the_file_is_used(void **state) {
     static const char embed[] = "model.embed_tokens.weight", head[] = "lm_head.weight";
     static float before[N * V], after[N * V];
     (void)state;
@@ -254,9 +256,9 @@ static void a_head_in_the_file_counts(void **state) {
     assert_memory_equal(before, after, sizeof before);
 }
 
-/* What a file holds beyond what its config.json describes is counted; what a family's files hold
- * besides weights, or under other names, is not. */
-static void tensors_that_fill_nothing_are_told(void **state) {
+/* Tensors that a file has beyond what its config.json describes are counted; those that files of
+ * a family usually have besides weights, or under other names, are not. */
+static void unused_tensors_are_reported(void **state) {
     static const char *const goldens[] = {"gpt2",    "llama_bias", "gemma3", "apertus", "mixtral",
                                           "phi3",    "mistral",    "switch", "olmo2",   "smollm3",
                                           "granite", "qwen3_moe",  "phi4",   "gpt_oss"};
@@ -272,14 +274,14 @@ static void tensors_that_fill_nothing_are_told(void **state) {
         must(lt_param_table_open(&t, &spec), path);
         assert_int_equal(lt_source_unread(&s, &spec, &t, &first), 0);
         lt_param_table_close(&t);
-        if (strcmp(goldens[i], "llama_bias") == 0) { /* Two layers without their biases. */
+        if (strcmp(goldens[i], "llama_bias") == 0) { /* Two layers lose their biases. */
             spec.qkv_bias = spec.attn_out_bias = spec.mlp_bias = false;
             must(lt_param_table_open(&t, &spec), path);
             assert_int_equal(lt_source_unread(&s, &spec, &t, &first), 14);
             assert_non_null(strstr(first, "bias"));
             lt_param_table_close(&t);
         }
-        if (strcmp(goldens[i], "phi3") == 0) { /* Of two layers one. */
+        if (strcmp(goldens[i], "phi3") == 0) { /* One of two layers. */
             spec.n_layers = 1;
             must(lt_param_table_open(&t, &spec), path);
             assert_int_equal(lt_source_unread(&s, &spec, &t, &first), 6);
@@ -294,8 +296,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_do_what_they_do_in_transformers),
         cmocka_unit_test(refusals_name_key_and_value),
-        cmocka_unit_test(a_head_in_the_file_counts),
-        cmocka_unit_test(tensors_that_fill_nothing_are_told),
+        cmocka_unit_test(a_head_in_the_file_is_used),
+        cmocka_unit_test(unused_tensors_are_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

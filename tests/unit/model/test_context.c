@@ -1,6 +1,6 @@
-/* Ranks that divide the tokens of a sequence compute what one rank does, by each of the three ways
- * of attention (context.h): gradients and loss of every family's golden batch, with its documents,
- * windows, sinks, softcaps and few key heads, on 2, 3 and 4 ranks. */
+/* Ranks that divide the tokens of a sequence compute what one rank does, with each of the three
+ * ways of attention (context.h): gradients and loss of every family's golden batch, with its
+ * documents, windows, sinks, softcaps and few key heads, on 2, 3 and 4 ranks. */
 #include "unit/model/golden.h"
 
 #include <pthread.h>
@@ -29,7 +29,7 @@ static int32_t *tokens_of(const int32_t *ids, const lt_pass_batch *b, int n, int
     return out;
 }
 
-/* A pass over these rows, in a model without losses and limits that depend on all rows of a
+/* Run a pass over these rows, in a model without losses and limits that depend on all rows of a
  * pass. */
 static lt_err run(golden *g, const lt_pass_batch *b, lt_context_options context, lt_pass **p,
                   lt_pass_result *r) {

@@ -1,6 +1,7 @@
-/* Every family on a GPU, where there is one: losses and gradients against the goldens (Hugging Face
- * transformers in float64), the same bits twice, the same bits for every level of recompute, eager
- * and as a recorded graph, whole or in pieces between callbacks; in BF16 near the CPU's BF16.
+/* Every family on a GPU (skipped without one): losses and gradients against the goldens (Hugging
+ * Face transformers in float64), the same bits twice, the same bits for every level of recompute,
+ * eager and as a recorded graph, whole or in pieces between callbacks; in BF16 close to the CPU's
+ * BF16.
  *
  * Tolerances, relative to the largest element of a tensor. F32: as on the CPU (test_golden.c),
  * doubled, since sums run in other orders. BF16 is measured against the CPU's BF16: on an H100 its
@@ -27,7 +28,8 @@ static lt_model *open_on(const char *name, const char *part, const lt_backend *b
     return m;
 }
 
-/* Gradients of the golden batch after `passes` of it: 1 eager, 2 and more recorded. */
+/* Gradients of the golden batch after `passes` passes over it: the first runs eagerly, later ones
+ * are recorded. */
 static float *gradients(const golden *g, lt_model *m, lt_recompute recompute, int passes,
                         bool eager, lt_pass_result *r) {
     const size_t bytes = (size_t)m->table.n_elements * sizeof(float);
@@ -66,8 +68,8 @@ static void check_bits(golden *g, lt_model *m) {
     const size_t bytes = (size_t)m->table.n_elements * sizeof(float);
     lt_pass_result r, again;
     float *one = gradients(g, m, LT_RECOMPUTE_NONE, 1, true, &r);
-    /* With LATEEN_TEST_ALL=1 every level, eager and recorded; else two of the six, core: one of
-     * these two, in turn, in both types. */
+    /* With LATEEN_TEST_ALL=1 every level, eager and recorded; otherwise two of the six
+     * combinations; core: one of these two, in turn, in both types. */
     static int n_checked;
     const int each = getenv("LATEEN_TEST_ALL") != NULL ? 1 : 4, turn = n_checked++ / 2 % 2;
     for (int i = core_only() ? 4 * turn : 0; i < (core_only() ? 4 * turn + 1 : 6); i += each) {
@@ -81,8 +83,8 @@ static void check_bits(golden *g, lt_model *m) {
     free(one);
 }
 
-/* The most that a parameter's gradients of two models are apart, in parts of their length; *worst:
- * which. */
+/* The largest difference of a parameter's gradients in two models, relative to their length;
+ * *worst: the parameter. */
 static double apart(const golden *g, lt_model *m, lt_model *cpu, const char **worst) {
     lt_pass_result r, expected;
     float *ours = gradients(g, m, LT_RECOMPUTE_NONE, 1, true, &r),
@@ -96,7 +98,7 @@ static double apart(const golden *g, lt_model *m, lt_model *cpu, const char **wo
             off += pow((double)ours[j] - (double)theirs[j], 2);
             whole += pow((double)theirs[j], 2);
         }
-        /* Of keys: rounding alone. */
+        /* The gradient of the keys' bias is rounding alone. */
         if (!(sqrt(off) <= most * sqrt(whole)) && q->kind != LT_PARAM_QKV_BIAS) {
             most = sqrt(off / whole);
             *worst = q->name;
@@ -107,8 +109,8 @@ static double apart(const golden *g, lt_model *m, lt_model *cpu, const char **wo
     return most;
 }
 
-/* The GPU's BF16 is about as far from F32 as the CPU's: both round at the same places, only not
- * always the same way. */
+/* The GPU's BF16 is about as far from F32 as the CPU's: both round at the same places, but not
+ * always in the same direction. */
 static void compare_bf16(const golden *g, lt_model *m, lt_model *cpu, const char *how) {
     const char *worst = "", *worst_cpu = "";
     const double off = apart(g, m, g->model, &worst), usual = apart(g, cpu, g->model, &worst_cpu);
@@ -118,9 +120,9 @@ static void compare_bf16(const golden *g, lt_model *m, lt_model *cpu, const char
     }
 }
 
-/* A row that rounding sends to another expert changes whole gradients (on an H100 one of Mixtral's:
- * 0.27 of the router's). So experts are compared with all of them chosen and none full, where
- * nothing can change. */
+/* A row that rounding sends to another expert changes whole gradients (on an H100 one of
+ * Mixtral's: by 0.27 of the router's). So experts are compared with all of them chosen and none
+ * full, where this cannot happen. */
 static void check_bf16(golden *g, lt_model *m) {
     lt_model *cpu = open_on(g->name, "", lt_backend_cpu(), LT_BF16);
     lt_model *const all[] = {m, cpu, g->model};
@@ -186,8 +188,8 @@ static void session(void **state) {
     }
 }
 
-/* Kinds of RoPE beside those of the families: parts of heads, tables by length. Prompts and single
- * tokens, against transformers (test_rope.c). */
+/* Kinds of RoPE other than those of the families: rotation of parts of heads, tables by length.
+ * Prompts and single tokens, against transformers (test_rope.c). */
 static void rope(void **state) {
     enum { V = 32, PROMPT = 12, END = 22, LONG = 17 };
     static const char *const cases[] = {"dynamic",    "longrope", "proportional",
@@ -230,7 +232,8 @@ static void rope(void **state) {
 typedef struct {
     lt_pass *pass;
     const lt_model *model;
-    float *copies; /* Of each unit's gradients, on the device, as they are when the unit is left. */
+    /* Gradients of each unit, copied on the device at the moment the pass leaves the unit. */
+    float *copies;
     char calls[512];
 } told;
 
@@ -251,7 +254,8 @@ static lt_err leave_unit(void *of, int unit, unsigned what) {
         g->base[unit], (size_t)t->model->table.units[unit].n_elements * sizeof(float));
 }
 
-/* Three passes with callbacks; the third is a replay unless eager. *calls: of the third. */
+/* Three passes with callbacks; the third replays a recording unless eager. *calls: those of the
+ * third. */
 static float *told_gradients(const golden *g, lt_model *m, bool eager, char *calls) {
     const size_t bytes = (size_t)m->table.n_elements * sizeof(float);
     const lt_pass_options o = {
@@ -277,7 +281,7 @@ static float *told_gradients(const golden *g, lt_model *m, bool eager, char *cal
         fail_msg("%s, %s: a unit was left before its gradients were complete", g->name,
                  eager ? "eager" : "recorded");
     }
-    /* A piece before each unit that is entered, and behind each that is left. */
+    /* A piece before each unit that is entered, and after each that is left. */
     assert_true(eager ? lt_pass_graphs(t.pass) == 0 : lt_pass_graphs(t.pass) >= m->table.n_units);
     (void)snprintf(calls, sizeof t.calls, "%s", t.calls);
     lt_pass_close(t.pass);
@@ -286,10 +290,10 @@ static float *told_gradients(const golden *g, lt_model *m, bool eager, char *cal
     return out;
 }
 
-/* A pass with callbacks is recorded in pieces: each call has the work before it done, in the order
- * of a pass that is not recorded, and the gradients have the same bits. gpt2 has a tied
- * embedding. */
-static void pieces(void **state) {
+/* A pass with callbacks is recorded in pieces: before each call all earlier work is done, the
+ * calls have the order of a pass that is not recorded, and the gradients have the same bits. gpt2
+ * has a tied embedding. */
+static void recorded_pieces_between_callbacks(void **state) {
     static const char *const names[] = {"gpt2", "llama3"};
     (void)state;
     if (gpu == NULL) {
@@ -324,6 +328,7 @@ int main(void) {
     }
     tests[N_GOLDEN_CASES] = (struct CMUnitTest)cmocka_unit_test(session);
     tests[N_GOLDEN_CASES + 1] = (struct CMUnitTest)cmocka_unit_test(rope);
-    tests[N_GOLDEN_CASES + 2] = (struct CMUnitTest)cmocka_unit_test(pieces);
+    tests[N_GOLDEN_CASES + 2] = (struct CMUnitTest)cmocka_unit_test(
+        recorded_pieces_between_callbacks);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

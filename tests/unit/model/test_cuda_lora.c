@@ -1,8 +1,7 @@
-/* Adapters on a GPU, where there is one, beside experts, too, and with dropout: their gradients are
- * near the CPU's, in F32 and BF16, and have the same bits eager, as a recorded graph, and for
- * another level of recompute. Beside weights
- * in block types, gradients and logits have the bits that they have beside the decoded numbers in
- * BF16. */
+/* Adapters on a GPU (skipped without one), also for experts, and with dropout: their gradients
+ * are close to the CPU's, in F32 and BF16, and have the same bits eager, as a recorded graph, and
+ * at another level of recompute. On weights in block types, gradients and logits have the bits
+ * that they have on the decoded numbers in BF16. */
 #include "unit/model/adapters.h"
 #include "unit/model/tiny.h"
 
@@ -14,14 +13,14 @@
 #define TOLERANCE_F32  2e-5
 #define TOLERANCE_BF16 0.03
 
-static void on_a_gpu(void **state) {
+static void adapters_on_a_gpu(void **state) {
     static const char *const names[] = {"llama3", "gpt2", "apertus", "gpt2", "mixtral", "llama3"};
     (void)state;
     if (gpu_backend() == NULL) {
         skip();
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        /* Core: F32, whose bound is narrow, for all, BF16 for one. */
+        /* Core: F32, whose bound is narrow, for all; BF16 for one. */
         for (int half = 0; half < (core_only() && i != 0 ? 1 : 2); half++) {
             const lt_dtype dtype = half ? LT_BF16 : LT_F32;
             char path[256];
@@ -66,12 +65,12 @@ static void on_a_gpu(void **state) {
     }
 }
 
-/* ---- Beside block types ---- */
+/* ---- On block types ---- */
 
 enum { V = 128, WIDTH = 256, ROWS = 3, SEQ = 16 };
 
-/* The model of a file in block types, decoded for each product; and, of the same numbers, in
- * BF16. type: F32: that of the file. */
+/* The model of a file in block types, decoded for each product; and the same numbers in BF16.
+ * type: F32: as in the file. */
 static void open_both(lt_model *both[2], const char *folder, lt_gguf_mix mix, lt_dtype type) {
     char file[LT_PATH_BYTES], plain[LT_PATH_BYTES];
     lt_model *from = tiny_llama(WIDTH, WIDTH, V, 64, mix == LT_GGUF_MIX_Q8_0);
@@ -120,7 +119,7 @@ static float *learn_and_speak(lt_model *m, const lt_lora_options *o, lt_recomput
     return out;
 }
 
-static void beside_blocks(void **state) {
+static void adapters_on_block_types(void **state) {
     static const struct {
         lt_gguf_mix mix;
         lt_dtype type;
@@ -133,7 +132,7 @@ static void beside_blocks(void **state) {
     if (gpu_backend() == NULL) {
         skip();
     }
-    /* Core: a mix of types, and the type whose blocks have a table, with DoRA. */
+    /* Core: a mixture of types, and the type whose blocks have a table, with DoRA. */
     for (size_t i = core_only() ? 1 : 0; i < sizeof cases / sizeof *cases;
          i += core_only() ? 2 : 1) {
         char folder[] = "/tmp/lateen-blocks-XXXXXX";
@@ -160,6 +159,7 @@ static void beside_blocks(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(on_a_gpu), cmocka_unit_test(beside_blocks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(adapters_on_a_gpu),
+                                       cmocka_unit_test(adapters_on_block_types)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

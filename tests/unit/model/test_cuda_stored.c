@@ -1,13 +1,13 @@
-/* Weights as stored in a GGUF, on a GPU, where there is one: logits near those of the same file
- * read in F32 on the CPU, for every mixture of block types and on each path: one row, few rows,
- * many rows; the same bits eager and as a recorded graph; each matrix is in memory once.
+/* Weights as stored in a GGUF, on a GPU (skipped without one): logits close to those of the same
+ * file read in F32 on the CPU, for every mixture of block types and on each path: one row, few
+ * rows, many rows; the same bits eager and as a recorded graph; each matrix is in memory once.
  *
  * Tolerance, relative to the largest logit: weights are exact (K formats' scales rounded at 2^-11),
  * or, with many rows, rounded at 2^-9 (on Hopper, with minima, with few too); activations are BF16:
  * each of some 20 stages rounds at 2^-9, of which most averages out. As BF16 weights on the CPU:
- * docs/numerics.md. Seen on an H100: 0.012 to 0.015 with many rows, 0.014 to 0.021 with few. A row
- * alone is rounded to 8 bits a number, as the CPU's kernels do it: those are 0.020 to 0.044 off in
- * the same place. */
+ * docs/numerics.md. Measured on an H100: 0.012 to 0.015 with many rows, 0.014 to 0.021 with few.
+ * The activations of a single row are rounded to 8 bits, as the CPU's kernels do: those are 0.020
+ * to 0.044 off in the same place. */
 #include <unistd.h>
 
 #include "unit/model/golden.h"
@@ -53,7 +53,7 @@ static void ids_of(int32_t *ids, int64_t n) {
     }
 }
 
-/* Logits behind MANY ids at once, behind FEW, and behind one more. */
+/* Logits after MANY ids at once, after FEW more, and after one more. */
 static void run_session(const lt_model *m, float (*logits)[V]) {
     int32_t ids[MANY];
     lt_session *s = NULL;
@@ -79,7 +79,7 @@ static void check_logits(const pair *p) {
     }
 }
 
-/* Every matrix is held, or lies in the flat buffer; nothing twice. */
+/* Every matrix is held packed, or lies in the flat buffer; none is held twice. */
 static void check_memory(const pair *p) {
     const lt_model *m = p->stored;
     size_t packed = 0, blocks = 0;
@@ -94,14 +94,14 @@ static void check_memory(const pair *p) {
         }
     }
     assert_int_equal(packed, m->stored_packed_bytes);
-    /* Else tiles are filled up. K formats' scales are 6 or 8 bits in the file, 16 here: 12 % at
-     * most. */
+    /* Otherwise tiles are padded. Scales of K formats are 6 or 8 bits in the file, 16 here: 12 %
+     * at most. */
     if (m->spec.width % 128 == 0) {
         assert_true(packed <= blocks + blocks / 8);
     }
 }
 
-/* n sequences of one token each, decoded `times` times over in the same place. */
+/* n sequences of one token each, decoded `times` times at the same place. */
 static void check_graph(const pair *p, int64_t n) {
     static float first[MAX_SEQS * V];
     int32_t ids[MAX_SEQS], positions[MAX_SEQS] = {0}, slots[MAX_SEQS], q_start[MAX_SEQS + 1],
@@ -127,7 +127,7 @@ static void check_graph(const pair *p, int64_t n) {
                                                            .cache_dtype = LT_BF16,
                                                            .value_dtype = LT_BF16}),
          "forward");
-    for (int time = 0; time < 3; time++) { /* As it is, recorded, launched. */
+    for (int time = 0; time < 3; time++) { /* Run, recorded, launched. */
         must(lt_paged_forward_run(f, &(lt_paged_forward_rows){.n_rows = n,
                                                               .n_seqs = n,
                                                               .n_out = n,
@@ -173,15 +173,15 @@ static void mixtures(void **state) {
         check_logits(&p);
         if (i == 0) {
             check_graph(&p, 3);
-            check_graph(&p, 11); /* The bucket of 12. */
+            check_graph(&p, 11); /* It uses the bucket of 12. */
         }
         close_pair(&p);
     }
     lt_model_close(random);
 }
 
-/* Rows of 172 are not blocks and become BF16; 172 rows of gate do not end a group of packed rows;
- * the embedding is the head, too. */
+/* Rows of 172 are not whole blocks and become BF16; 172 rows of gate do not end a group of packed
+ * rows; the embedding is also the head. */
 static void odd_shapes(void **state) {
     lt_model *random;
     pair p;
@@ -202,8 +202,8 @@ static void odd_shapes(void **state) {
     lt_model_close(random);
 }
 
-/* A file without blocks is BF16 on a GPU, as if `stored` had not been said; random weights can be
- * blocks. */
+/* A file without blocks is BF16 on a GPU, as if `stored` had not been requested; random weights
+ * can be blocks. */
 static void without_blocks_and_random(void **state) {
     static float logits[2][3][V];
     lt_model *random, *blocks = NULL;

@@ -1,5 +1,5 @@
-/* Adapters beside weights in block types (model/files/decoded.h): losses, gradients and logits have
- * the bits that they have beside the decoded numbers held in F32; where a matrix is multiplied in
+/* Adapters on weights in block types (model/files/decoded.h): losses, gradients and logits have
+ * the bits that they have on the decoded numbers held in F32; if a matrix is multiplied in
  * pieces, they differ by the rounding of sums. */
 #include "unit/model/adapters.h"
 #include "unit/model/tiny.h"
@@ -13,7 +13,7 @@
 
 #define WIDTH 256
 #define VOCAB 128
-/* F32 sums of 70,000 terms in another order, over gradients that are sums of these. */
+/* F32 sums of 70,000 terms in another order, in gradients that are sums of these. */
 #define TOLERANCE_PIECES 2e-5
 
 static void says(const char *text) {
@@ -58,7 +58,7 @@ static void same_bits(lt_model *m, lt_model *plain, bool dora) {
         lt_lora_close(l);
     }
     assert_memory_equal(got[0], got[1], bytes);
-    for (int i = 0; i < 2 * VOCAB; i++) { /* Keys and values are in 16 bits beside blocks. */
+    for (int i = 0; i < 2 * VOCAB; i++) { /* With block types, keys and values are in 16 bits. */
         assert_true(fabsf(logits[0][i] - logits[1][i]) < 0.02f);
     }
     free(got[0]);
@@ -67,12 +67,12 @@ static void same_bits(lt_model *m, lt_model *plain, bool dora) {
 
 /* q and k of a GGUF have their rows in pairs; a folder is mapped as BF16; types are those of the
  * file or others. */
-static void beside_decoded_numbers(void **state) {
+static void blocks_equal_their_decoded_numbers(void **state) {
     static const struct {
-        lt_dtype type; /* F32: as stored */
+        lt_dtype type; /* F32: as stored. */
         lt_gguf_mix mix;
         bool folder, tied;
-        double most; /* Bytes of a parameter. */
+        double most; /* Most bytes per parameter. */
     } cases[] = {{LT_F32, LT_GGUF_MIX_Q8_0, false, true, 1.4},
                  {LT_F32, LT_GGUF_MIX_Q4_K_M, false, false, 1.0},
                  {LT_NF4, LT_GGUF_MIX_F32, false, false, 0.9},
@@ -113,7 +113,7 @@ static void beside_decoded_numbers(void **state) {
     }
 }
 
-/* The numbers that are held of a matrix in blocks; free it. */
+/* The numbers that the model holds of a matrix in blocks; free them. */
 static float *numbers_of(const lt_model *m, int param) {
     const lt_stored_weight *h = &m->stored[param];
     float *all = calloc((size_t)m->table.params[param].local_count, sizeof *all);
@@ -131,8 +131,8 @@ static float *numbers_of(const lt_model *m, int param) {
     return all;
 }
 
-/* The part that a rank of a mesh holds equals that part of the whole model, bit for bit, and takes
- * the number of bytes that was announced. */
+/* The part that a rank of a mesh holds equals that part of the whole model, bit for bit, and
+ * takes the announced number of bytes. */
 static void check_part(const char *path, const lt_model *whole, lt_dtype type, const char *mesh,
                        int rank) {
     lt_layout layout;
@@ -165,7 +165,7 @@ static void check_part(const char *path, const lt_model *whole, lt_dtype type, c
     lt_model_close(m);
 }
 
-static void in_parts(void **state) {
+static void parts_of_ranks(void **state) {
     static const struct {
         lt_dtype type;
         lt_gguf_mix mix;
@@ -215,8 +215,8 @@ static void in_parts(void **state) {
     assert_int_equal(lt_file_remove_tree(folder), LT_OK);
 }
 
-/* An output head of more numbers than are decoded at a time. */
-static void in_pieces(void **state) {
+/* An output head with more numbers than are decoded at a time. */
+static void products_in_pieces(void **state) {
     const lt_model_options blocks = {.stored = true, .decoded = true, .stored_as = LT_Q8_0};
     lt_model *from = tiny_llama(64, 64, 70000, 64, true), *m[2] = {NULL, NULL};
     int32_t tokens[4] = {3, 69999, 17, 66000}, labels[4] = {69999, 17, 66000, 5};
@@ -254,7 +254,7 @@ static void in_pieces(void **state) {
     lt_model_close(m[1]);
 }
 
-static void refused(void **state) {
+static void what_cannot_be_decoded_is_refused(void **state) {
     lt_model *m = NULL;
     lt_pass *p = NULL;
     (void)state;
@@ -272,10 +272,10 @@ static void refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(beside_decoded_numbers),
-        cmocka_unit_test(in_parts),
-        cmocka_unit_test(in_pieces),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(blocks_equal_their_decoded_numbers),
+        cmocka_unit_test(parts_of_ranks),
+        cmocka_unit_test(products_in_pieces),
+        cmocka_unit_test(what_cannot_be_decoded_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

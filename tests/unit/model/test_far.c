@@ -16,7 +16,8 @@ static lt_model *open_on(const char *name, const lt_backend *backend, lt_dtype d
     return m;
 }
 
-/* Four passes over the golden batch: eager, recorded, replayed with another batch staged ahead. */
+/* Four passes over the golden batch: eager, recorded, replayed with another batch staged
+ * ahead. */
 static float *train_on(golden *g, lt_model *m, lt_recompute recompute, lt_pass_result *sum) {
     const size_t bytes = (size_t)m->table.n_elements * sizeof(float);
     const lt_pass_options o = {.batch = g->batch.batch,

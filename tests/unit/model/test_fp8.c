@@ -1,5 +1,6 @@
-/* Linear layers in 8-bit floats: results are near those without, have the same bits with any
- * recompute, number of threads and device memory, and always use the present weights. */
+/* Linear layers in 8-bit floats: results are close to those without them, have the same bits
+ * with any recompute level, number of threads and device memory, and always use the current
+ * weights. */
 #include "unit/model/golden.h"
 
 #include "model/blocks/fp8.h"
@@ -38,7 +39,7 @@ static float *gradients_of(golden *g, struct how how, lt_recompute recompute, lt
     return copy;
 }
 
-/* |a - b| / |b| in norm, over all parameters. */
+/* |a - b| / |b| as a norm over all parameters. */
 static double off(const float *a, const float *b, int64_t n) {
     double apart = 0, norm = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -48,10 +49,11 @@ static double off(const float *a, const float *b, int64_t n) {
     return sqrt(apart / norm);
 }
 
-/* An E4M3 number is off by 2.6 % (root mean square), a product of two by 3.7 %, four in a row in
- * each of two layers of strong random weights, and back: gradients 8 to 25 % of their norm away,
- * most in the models of experts, which are not compared. */
-static void near_the_same_in_f32(void **state) {
+/* An E4M3 number is off by 2.6 % (root mean square), a product of two by 3.7 %, and there are
+ * four in a row in each of two layers of strong random weights, and in the backward pass:
+ * gradients are off by 8 to 25 % of their norm, most in models with experts, which are not
+ * compared. */
+static void close_to_f32(void **state) {
     (void)state;
     for (int i = 0; i < N_GOLDEN_CASES * N_RECIPES * 2; i++) {
         const struct how how = recipes[i % N_RECIPES];
@@ -89,7 +91,7 @@ static void recompute_and_threads_change_no_bit(void **state) {
         for (int level = LT_RECOMPUTE_NONE; level <= LT_RECOMPUTE_FULL; level++) {
             other = gradients_of(&g, recipes[i % N_RECIPES], (lt_recompute)level, &again);
             assert_true(r.loss_sum == again.loss_sum);
-            for (int j = 0; j < g.model->table.n_params; j++) { /* Gaps are nobody's. */
+            for (int j = 0; j < g.model->table.n_params; j++) { /* Gaps belong to no parameter. */
                 const lt_param *p = &g.model->table.params[j];
                 assert_memory_equal(one + p->whole_at, other + p->whole_at,
                                     (size_t)p->count * sizeof *one);
@@ -102,9 +104,9 @@ static void recompute_and_threads_change_no_bit(void **state) {
     lt_thread_set_count(threads);
 }
 
-/* Weights are cast anew when their version says so, and only then; evaluation and smaller batches
- * use the same casts. */
-static void weights_of_today(void **state) {
+/* Weights are cast again when their version has changed, and only then; evaluation and smaller
+ * batches use the same casts. */
+static void casts_follow_the_weights(void **state) {
     (void)state;
     golden g;
     lt_pass_result before, stale, after, fresh;
@@ -134,7 +136,8 @@ static void weights_of_today(void **state) {
     golden_close(&g);
 }
 
-/* Both layouts of each matrix with padded rows and their scales, and the widest rows of a batch. */
+/* Both layouts of each matrix with padded rows and their scales, and the widest rows of a
+ * batch. */
 static void memory_is_announced(void **state) {
     (void)state;
     golden g;
@@ -158,9 +161,9 @@ static void memory_is_announced(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(near_the_same_in_f32),
+        cmocka_unit_test(close_to_f32),
         cmocka_unit_test(recompute_and_threads_change_no_bit),
-        cmocka_unit_test(weights_of_today),
+        cmocka_unit_test(casts_follow_the_weights),
         cmocka_unit_test(memory_is_announced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

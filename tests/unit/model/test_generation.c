@@ -1,6 +1,6 @@
 /* Generation settings in a model's own files: end tokens and defaults against transformers'
- * generate (tests/golden/model/generation.json, made by tools/make_generation_goldens.py), written
- * to folders and GGUF and read back, and faulty files. */
+ * generate (tests/golden/model/generation.json, made by tools/make_generation_goldens.py),
+ * written to folders and GGUF and read back, and faulty files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -43,8 +43,8 @@ static void put_json(const char *folder, const char *name, const json_t *value) 
     free(text);
 }
 
-/* The golden llama3 in a folder of its own, with these ends and this generation_config.json (NULL:
- * none). */
+/* The golden llama3 in a folder of its own, with these ends and this generation_config.json
+ * (NULL: none). */
 static void make_folder(char folder[64], const json_t *eos, const json_t *generation) {
     json_t *config = NULL;
     char path[LT_PATH_BYTES];
@@ -154,8 +154,8 @@ static lt_model *open_with(char folder[64], const char *eos, const char *generat
     return m;
 }
 
-/* Wrong files lose what is wrong in them, and nothing else. */
-static void faults_are_left_out(void **state) {
+/* From a faulty file only the faulty settings are left out. */
+static void faulty_settings_are_left_out(void **state) {
     static const struct {
         const char *generation;
         int n_ends, first, n_defaults;
@@ -167,7 +167,7 @@ static void faults_are_left_out(void **state) {
         {"{\"eos_token_id\": 4000000000}", 2, 5, 0},
         {"{\"eos_token_id\": null}", 2, 5, 0},
         {"{\"eos_token_id\": []}", 2, 5, 0},
-        {"{\"eos_token_id\": [9, 64, 9, -1, 63]}", 2, 9, 0}, /* 64 is outside. */
+        {"{\"eos_token_id\": [9, 64, 9, -1, 63]}", 2, 9, 0}, /* 64 is outside the vocabulary. */
         {"{\"temperature\": \"hot\", \"top_p\": 0.5, \"top_k\": 1.5}", 2, 5, 1},
         {"{\"temperature\": -1, \"top_p\": 7, \"max_new_tokens\": 0, \"min_p\": 0.1}", 2, 5, 1},
         {"{\"num_beams\": 4, \"do_sample\": true, \"stop_strings\": [\"x\"]}", 2, 5, 1},
@@ -191,7 +191,7 @@ static void faults_are_left_out(void **state) {
 static void draws_as_the_file_says(void **state) {
     static const struct {
         const char *generation;
-        double temperature; /* -1: it does not say. */
+        double temperature; /* -1: the file does not set it. */
     } rows[] = {{"{}", -1},
                 {"{\"do_sample\": true}", 1},
                 {"{\"do_sample\": true, \"temperature\": 0.6}", 0.6},
@@ -225,8 +225,8 @@ static void same_key(const char *a, const char *b, const char *name, const char 
     json_decref(y);
 }
 
-/* Folder -> folder, and folder -> GGUF -> GGUF -> folder: the ids of both files and every word of
- * generation_config.json. */
+/* Folder -> folder, and folder -> GGUF -> GGUF -> folder: the ids of both files and every setting
+ * of generation_config.json. */
 static void nothing_is_lost(void **state) {
     static const char generation[] =
         "{\"bos_token_id\": 1, \"pad_token_id\": 0, \"eos_token_id\": [3, 4, 5, 6, 7], "
@@ -259,7 +259,7 @@ static void nothing_is_lost(void **state) {
 }
 
 /* A folder without the file gets one with the ids of its config.json. */
-static void the_file_is_made_of_the_spec(void **state) {
+static void a_missing_file_is_made_from_the_spec(void **state) {
     char folder[64], copy[80];
     lt_model *m = open_with(folder, "[11, 12]", NULL);
     (void)state;
@@ -274,7 +274,7 @@ static void the_file_is_made_of_the_spec(void **state) {
     remove_folder(folder);
 }
 
-/* A copy has what the model has, which may be nothing. */
+/* A copy has the settings of the model, which may be none. */
 static void settings_are_copied(void **state) {
     char folder[64], plain[64];
     lt_model *from = open_with(folder, "[11, 12]", "{\"top_k\": 5, \"eos_token_id\": [3, 4]}"),
@@ -296,9 +296,9 @@ static void settings_are_copied(void **state) {
     remove_folder(plain);
 }
 
-/* ---- Where a text begins and ends ---- */
+/* ---- Beginning and end of a text ---- */
 
-/* The golden llama3: 64 ids, a context of 64 tokens, texts begin with id 1, which is B. */
+/* The golden llama3: 64 ids, a context of 64 tokens; texts begin with id 1, which is B. */
 typedef struct {
     lt_model *model;
     lt_tokenizer *tokenizer;
@@ -339,7 +339,8 @@ static bool hear_one(void *ctx, const char *text, size_t n) {
     return ((heard *)ctx)->n < 2;
 }
 
-/* A context of 64 tokens is read, and a token follows it: of a prompt of n, 65 - n are written. */
+/* A context of 64 tokens is read, and one token follows it: after a prompt of n, 65 - n are
+ * written. */
 static void lengths_are_kept(void **state) {
     static const struct {
         int n_prompt, most, n_new;
@@ -363,7 +364,7 @@ static void lengths_are_kept(void **state) {
     assert_int_equal(writes(&w, prompt, 1, hear), LT_ERR_LIMIT);
     assert_non_null(
         strstr(lt_error_message(), "the prompt has 65 tokens; the model's context is 64"));
-    /* What the session holds counts, too. */
+    /* Tokens that the session already holds count, too. */
     prompt[32] = '\0';
     must(writes(&w, prompt, 1, hear), "the first half");
     lt_generate_stats st;
@@ -376,7 +377,7 @@ static void lengths_are_kept(void **state) {
     close_writer(&w);
 }
 
-/* An empty prompt begins with BOS, unless something stands before it. */
+/* An empty prompt begins with BOS, unless the session holds tokens already. */
 static void texts_begin_with_bos(void **state) {
     char first[16];
     writer w = open_writer(letters);
@@ -397,9 +398,9 @@ static void texts_begin_with_bos(void **state) {
     close_writer(&w);
 }
 
-/* Of a prompt that begins as what stands in the session, only the rest is computed, but at least
- * its last token; the text is that of a session which has read nothing. */
-static void turns_share_their_beginning(void **state) {
+/* Of a prompt that begins like the session's tokens, only the rest is computed, but at least its
+ * last token; the text is that of a session that has read nothing. */
+static void turns_reuse_the_tokens_of_the_session(void **state) {
     static const struct {
         const char *prompt;
         int computed;
@@ -426,14 +427,14 @@ static void turns_share_their_beginning(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_what_transformers_writes),
-        cmocka_unit_test(faults_are_left_out),
+        cmocka_unit_test(faulty_settings_are_left_out),
         cmocka_unit_test(draws_as_the_file_says),
         cmocka_unit_test(nothing_is_lost),
-        cmocka_unit_test(the_file_is_made_of_the_spec),
+        cmocka_unit_test(a_missing_file_is_made_from_the_spec),
         cmocka_unit_test(settings_are_copied),
         cmocka_unit_test(lengths_are_kept),
         cmocka_unit_test(texts_begin_with_bos),
-        cmocka_unit_test(turns_share_their_beginning),
+        cmocka_unit_test(turns_reuse_the_tokens_of_the_session),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* GGUF files written and read again: the same logits to the bit from F32 weights, for every family
- * that GGUF supports; weights as stored against the same weights widened; a token alone and in a
- * batch. */
+/* GGUF files written and read again: the same logits to the bit from F32 weights, for every
+ * family that GGUF supports; weights as stored against the same weights widened; a token alone
+ * and in a batch. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -80,8 +80,8 @@ static void written_and_read_is_the_same(void **state) {
     }
 }
 
-/* As llama.cpp's converter has it: element 2 i + j of a head of q's and k's biases is element
- * i + j D / 2 of transformers'; those of v stay in order. */
+/* As in llama.cpp's converter: element 2 i + j of a head of the biases of q and k is element i +
+ * j D / 2 of transformers'; those of v stay in order. */
 static void biases_are_in_pairs(void **state) {
     static const struct {
         const char *gguf, *hf;
@@ -121,9 +121,9 @@ static void biases_are_in_pairs(void **state) {
     lt_model_close(m);
 }
 
-/* gpt-oss, whose limit no key of GGUF names, with transformers' weights: llama.cpp's names and
- * shapes, gate and up apart, biases of experts, and the same logits behind the file. */
-static void gpt_oss_goes_through_gguf(void **state) {
+/* gpt-oss, for whose limit GGUF has no key, with transformers' weights: llama.cpp's names and
+ * shapes, gate and up separate, biases of experts, and the same logits when read back. */
+static void gpt_oss_is_preserved_by_gguf(void **state) {
     static const char folder[] = "tests/golden/model/gpt_oss";
     static const struct {
         const char *name;
@@ -144,7 +144,7 @@ static void gpt_oss_goes_through_gguf(void **state) {
     lt_safetensors hf;
     (void)state;
     must(lt_model_open(&a, folder, NULL), folder);
-    a->spec.swiglu_limit = 7.0f; /* As all files of that name have it. */
+    a->spec.swiglu_limit = 7.0f; /* The limit of all published files. */
     must(lt_model_save_gguf(a, temporary(path, "gpt_oss_hf"), "", LT_GGUF_MIX_F32), "save");
     must(lt_model_open(&b, path, NULL), path);
     must(lt_gguf_open(&g, path), path);
@@ -214,9 +214,9 @@ static void same_behind_gguf(const lt_model_spec *spec, const char *name) {
     lt_model_close(b);
 }
 
-/* What differs from a family's own numbers comes back: Apertus without RoPE scaling, Gemma's local
- * base, windows and softcap, and the attention scale that readers know by 62 layers. */
-static void what_is_not_the_familys_own_comes_back(void **state) {
+/* What differs from a family's defaults is preserved: Apertus without RoPE scaling, Gemma's local
+ * base, windows and softcap, and the attention scale that readers infer from 62 layers. */
+static void what_differs_from_the_family_is_preserved(void **state) {
     lt_model_spec s = small(LT_FAMILY_APERTUS);
     (void)state;
     s.rope_scaling = LT_ROPE_PLAIN;
@@ -224,7 +224,7 @@ static void what_is_not_the_familys_own_comes_back(void **state) {
     s.rope_low_freq = s.rope_high_freq = s.rope_original_seq = 0;
     same_behind_gguf(&s, "plain_apertus");
 
-    s = small(LT_FAMILY_LLAMA); /* Every pair rotates: linear scaling by another name. */
+    s = small(LT_FAMILY_LLAMA); /* Every pair rotates: linear scaling under another name. */
     s.rope_scaling = LT_ROPE_PROPORTIONAL;
     s.rope_factor = 2;
     same_behind_gguf(&s, "proportional");
@@ -268,8 +268,8 @@ static void what_is_not_the_familys_own_comes_back(void **state) {
     same_behind_gguf(&s, "gemma_27b");
 }
 
-/* The attention scale that Gemma's GGUF files imply is the one that config.json says with the size
- * of a head, for every size: else such a file could not be written as a folder. */
+/* The attention scale that Gemma's GGUF files imply is the one that config.json gives with the
+ * size of a head, for every size; otherwise such a file could not be written as a folder. */
 static void both_formats_have_the_same_attention_scale(void **state) {
     lt_model_spec s = small(LT_FAMILY_GEMMA2);
     (void)state;
@@ -280,9 +280,9 @@ static void both_formats_have_the_same_attention_scale(void **state) {
     }
 }
 
-/* llama.cpp wants apertus' output.weight also where the head is the embedding; of llama it is left
+/* llama.cpp needs apertus' output.weight even if the head is the embedding; for llama it is left
  * out. */
-static void a_tied_head_is_written_where_readers_want_it(void **state) {
+static void a_tied_head_is_written_if_readers_need_it(void **state) {
     static const lt_family of[] = {LT_FAMILY_APERTUS, LT_FAMILY_LLAMA};
     (void)state;
     for (size_t i = 0; i < 2; i++) {
@@ -313,7 +313,7 @@ static void refused(const lt_model_spec *spec, const char *words) {
     lt_model_close(m);
 }
 
-/* Put an array of 24 bytes of values in place of the period of gemma3's windows: the file is 32
+/* Put an array of 24 bytes of values in place of the period of gemma3's windows: the file gets 32
  * bytes longer, so that its tensors stay aligned. */
 static void write_window_flags(const char *path, lt_gguf_type elem, uint64_t n,
                                const char flags[24]) {
@@ -337,7 +337,7 @@ static void write_window_flags(const char *path, lt_gguf_type elem, uint64_t n,
     free(old);
 }
 
-/* The same logits and windows as a model that is created with them. */
+/* Check that logits and windows are those of a model that is created with them. */
 static void check_windows(const char *path, const lt_model_spec *want) {
     lt_model *a = NULL, *b = NULL;
     must(lt_model_create(&a, want, NULL, 5), "model");
@@ -353,8 +353,9 @@ static void check_windows(const char *path, const lt_model_spec *want) {
     lt_model_close(b);
 }
 
-/* GGUF may have a flag for each layer, 1 where it has the window, in place of a period. Both are
- * read; without a period nothing is written, since llama.cpp reads gemma3's period only. */
+/* GGUF may have a flag for each layer, 1 if it has the window, in place of a period. Both are
+ * read; windows without a period are not written, because llama.cpp reads only gemma3's
+ * period. */
 static void windows_are_read_layer_by_layer(void **state) {
     static const char even[] = {1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0,
                                 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0};
@@ -426,7 +427,7 @@ static void other_arithmetic_than_the_architectures_is_refused(void **state) {
     refused(&s, "layers without experts");
 }
 
-/* This Gemma has an attention scale of its own, which GGUF cannot say. */
+/* This Gemma has an attention scale that GGUF cannot express. */
 static void what_gguf_can_not_say_is_refused(void **state) {
     char path[64];
     lt_model *m = NULL;
@@ -438,9 +439,9 @@ static void what_gguf_can_not_say_is_refused(void **state) {
     lt_model_close(m);
 }
 
-/* A llama of whole blocks in each mixture: as stored it must come near the same weights widened to
- * F32 (activations are rounded to 8 bits), and nearer the more bits it has; its rows must not
- * depend on how many run together. */
+/* A llama of whole blocks in each mixture: as stored it must be close to the same weights widened
+ * to F32 (activations are rounded to 8 bits), and the closer the more bits it has; its rows must
+ * not depend on how many run together. */
 static lt_model *random_model(int64_t ffn_width) {
     return tiny_llama(256, ffn_width, 500, 64, true);
 }
@@ -482,8 +483,8 @@ static void stored_weights_run_as_they_are(void **state) {
     for (int mix = 0; mix < LT_GGUF_MIX_COUNT; mix++) {
         check_stored(m, (lt_gguf_mix)mix, limits[mix]);
     }
-    /* Its worst logit scatters more (0.057 with sums in a sanitizer build's order); rows packed
-     * wrongly make it another model. */
+    /* Its worst logit scatters more (0.057 with the order of sums of a sanitizer build); rows
+     * that are packed wrongly would make it a different model. */
     check_stored(odd, LT_GGUF_MIX_Q8_0, 2 * limits[LT_GGUF_MIX_Q8_0]);
     check_stored(odd, LT_GGUF_MIX_Q4_K_M, 2 * limits[LT_GGUF_MIX_Q4_K_M]);
     lt_model_close(m);
@@ -517,8 +518,8 @@ static void a_token_does_not_depend_on_its_batch(void **state) {
     unlink(path);
 }
 
-/* stories260K with its tokenizer in one file: encodes as the tokenizer does alone. */
-static void a_tokenizer_travels_along(void **state) {
+/* stories260K with its tokenizer in one file: it encodes like the tokenizer alone. */
+static void a_tokenizer_is_in_the_file(void **state) {
     static const char text[] = "Once upon a time, Tim's  dog said \"hi\" \xF0\x9F\x90\xB6.\n";
     const char *model = "tests/golden/stories260k/stories260K.bin",
                *tokenizer = "tests/golden/stories260k/tok512.bin";
@@ -556,7 +557,7 @@ static void ids_of(const char *tokenizer, const char *text, lt_ids *out) {
     lt_tokenizer_close(t);
 }
 
-/* A tokenizer.json with another pre-tokenizer. */
+/* Write a tokenizer.json with another pre-tokenizer. */
 static void write_tokenizer(const char *path, const char *regex, bool digits, bool ignore_merges) {
     json_t *root = NULL, *steps = json_array();
     must(lt_json_load(&root, "tests/golden/data/demo_tokenizer.json", (size_t)1 << 24), path);
@@ -600,8 +601,8 @@ static void check_pre(const lt_model *m, const char *json, const char *gguf, con
     lt_gguf_close(g);
 }
 
-/* The patterns of the families' tokenizer.json, and llama.cpp's names for them. A name that nobody
- * knows is refused by itself. */
+/* The patterns of the families' tokenizer.json, and llama.cpp's names for them. An unknown name
+ * alone is refused. */
 static void pre_tokenizers_have_their_names(void **state) {
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define TAIL         "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -620,12 +621,12 @@ static void pre_tokenizers_have_their_names(void **state) {
         bool digits, ignore_merges;
         const char *pre;
     } cases[] = {
-        {cl100k, false, false, "dbrx"},     /* OLMo 2, Phi-4 */
-        {cl100k, false, true, "llama-bpe"}, /* Llama 3, SmolLM3 */
-        {qwen2, false, false, "qwen2"},     /* Qwen3-MoE */
-        {NULL, true, false, "smollm"},      /* Granite */
-        {o200k, false, true, "gpt-4o"},     /* gpt-oss */
-        {o200k, false, false, "gpt-4o"},    /* Phi-4-mini */
+        {cl100k, false, false, "dbrx"},     /* OLMo 2, Phi-4. */
+        {cl100k, false, true, "llama-bpe"}, /* Llama 3, SmolLM3. */
+        {qwen2, false, false, "qwen2"},     /* Qwen3-MoE. */
+        {NULL, true, false, "smollm"},      /* Granite. */
+        {o200k, false, true, "gpt-4o"},     /* gpt-oss. */
+        {o200k, false, false, "gpt-4o"},    /* Phi-4-mini. */
     };
     char json[64], gguf[64];
     lt_model_spec s = small(LT_FAMILY_LLAMA);
@@ -658,16 +659,16 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_and_read_is_the_same),
         cmocka_unit_test(biases_are_in_pairs),
-        cmocka_unit_test(gpt_oss_goes_through_gguf),
-        cmocka_unit_test(what_is_not_the_familys_own_comes_back),
+        cmocka_unit_test(gpt_oss_is_preserved_by_gguf),
+        cmocka_unit_test(what_differs_from_the_family_is_preserved),
         cmocka_unit_test(both_formats_have_the_same_attention_scale),
         cmocka_unit_test(windows_are_read_layer_by_layer),
-        cmocka_unit_test(a_tied_head_is_written_where_readers_want_it),
+        cmocka_unit_test(a_tied_head_is_written_if_readers_need_it),
         cmocka_unit_test(other_arithmetic_than_the_architectures_is_refused),
         cmocka_unit_test(what_gguf_can_not_say_is_refused),
         cmocka_unit_test(stored_weights_run_as_they_are),
         cmocka_unit_test(a_token_does_not_depend_on_its_batch),
-        cmocka_unit_test(a_tokenizer_travels_along),
+        cmocka_unit_test(a_tokenizer_is_in_the_file),
         cmocka_unit_test(pre_tokenizers_have_their_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

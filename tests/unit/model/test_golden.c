@@ -5,9 +5,9 @@
  * Tolerances, relative to the largest element of a tensor: F32 rounds each of about 30 stages
  * between embedding and loss at 2^-24, and the goldens themselves contain F32 norms and rotary
  * tables; less than 2e-6 was seen. Ten steps of Adam divide by gradients near zero, which
- * amplifies: the updates agree within 2 % of their norm, losses within 2e-4. The bias of the keys
- * has gradient zero (without RoPE) but for rounding, as it shifts all logits of a softmax alike; it
- * is left out. */
+ * amplifies: the updates agree within 2 % of their norm, losses within 2e-4. The gradient of the
+ * keys' bias is zero (without RoPE) except for rounding, because it shifts all logits of a
+ * softmax by the same amount; it is left out. */
 #include "unit/model/golden.h"
 #include "base/file.h"
 #include "lateen/model.h"
@@ -105,9 +105,9 @@ static double norm_of_difference(const float *a, const float *b, const float *c,
     return sqrt(sum);
 }
 
-/* The bias of k moves every logit of a row alike, so its gradient is zero but for rounding, and
- * AdamW turns rounding into whole steps: its third of qkv.bias says nothing. Take our values for
- * the golden ones there. */
+/* The bias of k shifts all logits of a row by the same amount, so its gradient is zero except for
+ * rounding, which AdamW turns into whole steps: this third of qkv.bias is meaningless. Take our
+ * values in place of the golden ones there. */
 static void forget_key_bias(const golden *g, const lt_param *q, const float *before, float *delta) {
     const lt_model_spec *spec = &g->model->spec;
     const int64_t from = q->whole_at + spec->n_heads * spec->head_dim;
@@ -171,15 +171,15 @@ static void family(void **state) {
         check_eval(&g);
         check_logits(&g);
         check_gradients(&g);
-        if (i > 0) { /* The optimiser's ops have their own check against the reference. */
+        if (i > 0) { /* Another test compares the optimiser's ops with the reference. */
             check_steps(&g);
         }
         golden_close(&g);
     }
 }
 
-/* OpenAI's files: experts in 4-bit blocks, decoded as transformers does; a file without the scales
- * is refused by their name. */
+/* Files of OpenAI: experts in 4-bit blocks, decoded as transformers does; a file without the
+ * scales is refused, and the message names them. */
 static void mxfp4(void **state) {
     static const char folder[] = GOLDEN_ROOT "gpt_oss_mxfp4";
     static float logits[24 * 64];

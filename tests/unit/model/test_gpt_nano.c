@@ -1,7 +1,7 @@
-/* gpt-nano-sort (minGPT, 85,584 parameters and its own head, a GPT-2): every intermediate tensor
- * that bbycroft/llm-viz stores of its first block, the outputs of all blocks, the final norm and
- * the logits, against the places of acts.h. The stored tensors are F32 of PyTorch: 1e-5 of the
- * largest element. */
+/* gpt-nano-sort (minGPT, 85,584 parameters and a separate head, a GPT-2): every intermediate
+ * tensor that bbycroft/llm-viz stores of its first block, the outputs of all blocks, the final
+ * norm and the logits, against the buffers of acts.h. The stored tensors are F32 of PyTorch: 1e-5
+ * of the largest element. */
 #include "unit/model/golden.h"
 
 #include "base/file.h"
@@ -14,7 +14,7 @@
 #define FOLDER    "tests/golden/gpt-nano-sort/"
 #define MAX_FLOAT 16384
 
-/* base64 of little-endian F32, into out; the number of floats. */
+/* Decode base64 of little-endian F32 into out; returns the number of floats. */
 static int64_t decode(const json_t *tensor, float out[MAX_FLOAT]) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     static unsigned char bytes[MAX_FLOAT * 4 + 4];
@@ -49,7 +49,7 @@ static lt_model *load(void) {
     lt_model_spec_derive(&spec);
     must(lt_model_alloc(&m, &spec, NULL), "model");
     assert_int_equal(lt_model_spec_params(&spec),
-                     85584 + 3 * 48); /* llm-viz counts 85,584: without the head. */
+                     85584 + 3 * 48); /* llm-viz counts 85,584, without the head. */
     for (int i = 0; i < m->table.n_params; i++) {
         const lt_param *p = &m->table.params[i];
         for (int j = 0; j < row->n_names; j++) {

@@ -1,6 +1,7 @@
 /* The head runs only for rows whose label counts (stage.h): labels of -1 against the same labels
- * with weights of 0, of which every row takes part. Losses of rows, gradients, log-probabilities
- * and their gradients; on the CPU and, where there is one, on the GPU, where passes are recorded.
+ * with weights of 0, for which every row is computed. It compares losses of rows, gradients,
+ * log-probabilities and their gradients, on the CPU and on a GPU if there is one, where passes
+ * are recorded.
  *
  * Losses of counted rows are sums of the same products in the same order or in other blocks: 1e-5;
  * gradients add the same numbers, with zeros between or without: 5e-6 of the largest; on a GPU,
@@ -20,7 +21,7 @@ typedef struct {
     int64_t counted;
 } batches;
 
-/* Of each row of the batch the last `answer` labels count, and every third is left out. */
+/* In each row of the batch the last `answer` labels count, except for every third. */
 static void make(batches *b, int64_t answer) {
     *b = (batches){0};
     for (int64_t i = 0; i < ROWS; i++) {
@@ -41,7 +42,8 @@ static void make(batches *b, int64_t answer) {
 
 static void gradients(lt_pass *p, float *out) {
     const lt_model *m = p->model;
-    must(p->exec.backend->sync(lt_pass_queue(p)), "wait"); /* A model's copies have their own. */
+    /* A model's copies have a queue of their own. */
+    must(p->exec.backend->sync(lt_pass_queue(p)), "wait");
     must(lt_model_download(m, out, lt_param_floats(lt_pass_gradients(p)),
                            lt_param_buffer_bytes(&m->table, LT_F32)),
          "gradients");
@@ -53,7 +55,7 @@ static void train(lt_pass *p, const lt_pass_batch *b, lt_pass_result *r, float *
     gradients(p, out);
 }
 
-/* What an objective sends back: a number for each row, also for those that do not count. */
+/* What an objective returns: a number for each row, also for those that do not count. */
 static void objective(lt_pass *p, const lt_pass_batch *b, const float *dlogprobs, float *logprobs,
                       float *out) {
     must(lt_pass_zero_gradients(p), "zero");
@@ -83,8 +85,9 @@ static void compare(lt_pass *p, const batches *b, int64_t head_rows, float *got,
     assert_true(fabs(r.loss_sum - w.loss_sum) <= 1e-5 * w.loss_sum);
 
     train(p, &b->weighted, &w, want);
-    for (int again = 0; again < 3; again++) { /* On a GPU: run, recorded, run from the record. */
-        if (again != 1) {                     /* A batch whose gradients are left in all scratch. */
+    for (int again = 0; again < 3; again++) { /* On a GPU: run, recorded, replayed. */
+        /* A batch whose gradients are left in all scratch memory. */
+        if (again != 1) {
             must(lt_pass_train(p, &b->whole, 1.0f, &r), "another batch");
         }
         train(p, &b->masked, &r, got);
@@ -97,7 +100,7 @@ static void compare(lt_pass *p, const batches *b, int64_t head_rows, float *got,
     }
     objective(p, &b->weighted, d, whole, want);
     for (int64_t i = 0; i < ROWS; i++) {
-        d[i] += b->weights[i] > 0.0f ? 0.0f : 7.0f; /* Nobody asks for these. */
+        d[i] += b->weights[i] > 0.0f ? 0.0f : 7.0f; /* No row needs these. */
     }
     objective(p, &b->masked, d, loss, got);
     for (int64_t i = 0; i < ROWS; i++) {
@@ -108,7 +111,7 @@ static void compare(lt_pass *p, const batches *b, int64_t head_rows, float *got,
 }
 
 static void on(const lt_backend *be, int64_t step, double tolerance) {
-    /* Some rows, fewer than the first (which stay in the place of others), none, nearly all. */
+    /* Some rows; fewer than before, so that old ones are left in place; none; nearly all. */
     static const int64_t answers[] = {96, 30, 0, T};
     lt_model_spec s = lt_family_get(LT_FAMILY_APERTUS)->preset;
     lt_model *m = NULL;
@@ -162,9 +165,9 @@ static void the_same_on_the_gpu(void **state) {
     on(gpu_backend(), 128, 2e-5);
 }
 
-/* On a device, a batch that is put needs a graph for its number of rows, which is a multiple of
- * 1/32 of the batch in tiles of 128; one that is sent needs none, and has as few rows as tiles
- * allow. */
+/* On a device, a staged batch needs a graph for its number of rows, which is a multiple of 1/32
+ * of the batch in tiles of 128; a batch that is passed directly needs none, and has as few rows
+ * as tiles allow. */
 static void rows_on_a_device(void **state) {
     enum { N = 8192, COUNTED = 1000 };
     static int32_t tokens[N], labels[N], room[LT_STAGE_FIELDS][N + 1];

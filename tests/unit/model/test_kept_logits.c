@@ -1,8 +1,8 @@
-/* Logits that stay from the log-probabilities to their backward pass (loss.c): every bit of the
- * log-probabilities and of the gradients is that of a pass that computes them twice, and the
- * products of the second time are saved. All rows and packed ones, several chunks, a temperature, a
- * cap; a set that another one has overtaken, or whose batch is another by now; F32 and BF16; on the
- * CPU and, where there is one, on the GPU. */
+/* Logits that are kept from the log-probabilities to their backward pass (loss.c): every bit of
+ * the log-probabilities and of the gradients is that of a pass that computes them twice, and the
+ * second products are saved. All rows and packed ones, several chunks, a temperature, a cap; a
+ * set that another one has overtaken, or whose batch has changed; F32 and BF16; on the CPU and,
+ * if there is one, on the GPU. */
 #include "unit/model/golden.h"
 
 #include "model/alloc.h"
@@ -17,7 +17,7 @@ typedef struct {
     lt_pass_batch batch;
 } example;
 
-/* Of each row of the batch the last `answer` labels count. */
+/* In each row of the batch the last `answer` labels count. */
 static void make(example *e, int64_t answer, int64_t seed) {
     for (int64_t i = 0; i < ROWS; i++) {
         e->tokens[i] = (int32_t)((i * 7919 + seed) % VOCAB);
@@ -86,7 +86,7 @@ static int64_t products(side *x) {
 typedef struct {
     const char *name;
     void (*run)(side *x, const example *a, const example *b);
-    int kept; /* Batches whose backward pass finds its logits. */
+    int kept; /* Number of batches whose backward pass finds its logits. */
 } order;
 
 static void one_after_the_other(side *x, const example *a, const example *b) {
@@ -110,7 +110,7 @@ static void backward_twice(side *x, const example *a, const example *b) {
     must(lt_pass_objective(x->pass, 0, a->d, 0.5f), "the head once more");
 }
 
-/* The losses of the second batch in this set do not keep its logits. */
+/* The second batch in this set computes losses only, and does not keep its logits. */
 static void another_batch(side *x, const example *a, const example *b) {
     lt_pass_result r = {0};
     forward(x, 0, a);
@@ -170,7 +170,7 @@ static void on(const lt_backend *be) {
     lt_model_spec s = small();
     for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
         /* All rows, and packed ones. An emulated GPU is slow: there F32 has all rows and BF16
-         * packed ones; core: the orders by turns. */
+         * packed ones; core: the orders in turn. */
         for (int k = 0; k < 4; k += be->host_memory ? 1 : 3) {
             if (!be->host_memory && core_only() && i > 0 && k / 3 != (int)(i % 2)) {
                 continue;
@@ -194,14 +194,14 @@ static void the_same_on_the_gpu(void **state) {
     on(gpu_backend());
 }
 
-/* One number a row of the batch and word, of the type in which the backward pass reads it; none
+/* One number per row of the batch and word, in the type in which the backward pass reads it; none
  * without the head, or without a backward pass. */
-static void bytes(void **state) {
+static void bytes_of_kept_logits(void **state) {
     lt_model_spec s = small();
     lt_pass_options o = {.batch = 3, .seq = 64, .train = true, .weights = true};
     lt_pass_memory without, with;
     (void)state;
-    s.n_layers = 2; /* Stages of one each. */
+    s.n_layers = 2; /* Stages of one layer each. */
     s.vocab_size = 4096;
     must(lt_pass_measure(&without, &s, LT_BF16, &o), "without");
     o.keep_logits = true;
@@ -223,6 +223,6 @@ static void bytes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_on_the_cpu),
                                        cmocka_unit_test(the_same_on_the_gpu),
-                                       cmocka_unit_test(bytes)};
+                                       cmocka_unit_test(bytes_of_kept_logits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

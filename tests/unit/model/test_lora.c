@@ -1,8 +1,9 @@
-/* Adapters beside linear layers. tests/e2e/sft_truth.py compares training them with PEFT. Here, for
- * every family: a model with adapters computes what the model with their product added computes, in
- * a pass and in a session; gradients are those of finite differences, with the same bits for every
- * level of recompute, and the base has none. And the files: what PEFT wrote is read and written as
- * it was, merging gives PEFT's merged model, and what would not be honoured is refused by name. */
+/* Adapters beside linear layers. tests/e2e/sft_truth.py compares training them with PEFT. Here,
+ * for every family: a model with adapters computes what the model computes after their product
+ * has been added, in a pass and in a session; gradients are those of finite differences, with the
+ * same bits for every level of recompute, and the base has none. Files: what PEFT wrote is read
+ * and written unchanged, merging gives PEFT's merged model, and what would not be honoured is
+ * refused by name. */
 #include "unit/model/adapters.h"
 
 #include <unistd.h>
@@ -17,7 +18,7 @@
 #define TOLERANCE_SUMS 3e-6
 /* A difference quotient over a step of 2^-9 of F32 losses. */
 #define TOLERANCE_DIFFERENCE 4e-3
-/* Some row's experts are others at the two ends of the step. */
+/* Some row chooses other experts at the two ends of the step. */
 #define TOLERANCE_EXPERTS 3e-2
 
 static void says(const char *text) {
@@ -36,7 +37,7 @@ static double loss_of(lt_model *m, const lt_pass_batch *b, bool train) {
     return r.loss_sum / (double)r.n_labels;
 }
 
-/* Logits of a prompt in one call and of the next token by itself. */
+/* Logits of a prompt in one call and of the next token alone. */
 static void logits_of(lt_model *m, const lt_pass_batch *b, float *out) {
     const int64_t V = m->spec.vocab_size, n = b->seq / 2, seq = 0;
     lt_session *s = NULL;
@@ -61,7 +62,7 @@ static void equals_the_sum(const golden *g, const lt_lora_options *o) {
     }
     fill(l);
     loss = loss_of(m, &g->batch, true);
-    assert_true(fabs(plain - loss) > 1e-4); /* It does something. */
+    assert_true(fabs(plain - loss) > 1e-4); /* The adapters have an effect. */
     with = calloc((size_t)m->spec.vocab_size * 4, sizeof *with);
     assert_non_null(with);
     merged = with + 2 * m->spec.vocab_size;
@@ -96,9 +97,9 @@ static bool is_magnitude(const lt_param *p) {
     return p->n_dims == 1;
 }
 
-/* Along the direction d of a gradient g of all adapters, or of DoRA's magnitudes or of what is not
- * one: (L(p + h d) - L(p - h d)) / 2 h = g d. DoRA's factors are constants in the gradients of A
- * and B, and stay as they are as long as the version does. */
+/* The slope along the direction d of a gradient g of all adapters, or only of DoRA's magnitudes,
+ * or only of the rest: (L(p + h d) - L(p - h d)) / 2 h = g d. DoRA's factors are constants in the
+ * gradients of A and B, and stay unchanged as long as the version does. */
 static void slope_is(const golden *g, lt_lora *l, const float *gradient, bool magnitudes) {
     const float h = 0x1p-9f;
     float *const master = lt_param_floats(&l->params->master);
@@ -173,7 +174,7 @@ static void every_family(void **state) {
     assert_true(n == N_GOLDEN_CASES);
 }
 
-/* Each tensor of a golden file that has the name of one of ours. */
+/* Compare each tensor of a golden file that has the name of one of ours. */
 static void equals_file(const char *folder, const lt_safetensors *want, double tolerance) {
     char path[LT_PATH_BYTES];
     lt_safetensors file;
@@ -195,7 +196,8 @@ static void equals_file(const char *folder, const lt_safetensors *want, double t
     lt_safetensors_close(&file);
 }
 
-/* Adapters of experts that PEFT wrote: loss, gradients, and merged; written, they are PEFT's. */
+/* Adapters of experts that PEFT wrote: loss, gradients, and the merged model; written again, they
+ * are PEFT's. */
 static void experts_as_peft(void **state) {
     static const char *const families[] = {"qwen3_moe", "mixtral"};
     (void)state;
@@ -256,7 +258,8 @@ static void experts_as_peft(void **state) {
     }
 }
 
-/* Only the layers asked for; a target that is none names those that are. */
+/* Only the requested layers get adapters; an unknown target is refused, with the names of the
+ * known ones. */
 static void targets(void **state) {
     lt_model *m = open_base(SFT, lt_backend_cpu(), LT_F32);
     lt_lora_options o = {
@@ -275,7 +278,7 @@ static void targets(void **state) {
     assert_int_equal(lt_lora_open(&l, m, &o, 1), LT_ERR_ARG);
     says("'nothing' is not a linear layer of llama; it has embed_tokens, lm_head, q_proj, k_proj, "
          "v_proj, o_proj, gate_proj, up_proj, down_proj");
-    o.targets = "proj"; /* An end of a name, but no word of it. */
+    o.targets = "proj"; /* The end of a name, but not a whole word of it. */
     assert_int_equal(lt_lora_open(&l, m, &o, 1), LT_ERR_ARG);
     o.targets = "self_attn.q_proj";
     must(lt_lora_open(&l, m, &o, 1), "open");
@@ -284,8 +287,9 @@ static void targets(void **state) {
     lt_model_close(m);
 }
 
-/* Uniform in +- 1 / sqrt(in), another for another seed; B zero, so nothing changes at first. */
-static void new_ones(void **state) {
+/* Uniform in +- 1 / sqrt(in), different for another seed; B is zero, so at first nothing
+ * changes. */
+static void new_adapters(void **state) {
     lt_model *m = open_base(SFT, lt_backend_cpu(), LT_F32);
     lt_lora *l = NULL;
     const lt_lora_options o = {.rank = 16, .alpha = 16, .targets = LT_LORA_ALL};
@@ -364,7 +368,7 @@ static void merges_as_peft(void **state) {
     equals_merged(SFT "/adapter-dora-end", SFT "/merged-dora.safetensors", 2e-7f);
 }
 
-/* Written as it was read: every tensor under its name, bit for bit. */
+/* Files are written as they were read: every tensor under its name, bit for bit. */
 static void written_as_it_was_read(void **state) {
     static const char *const folders[] = {SFT "/adapter-all", SFT "/adapter-rs-end",
                                           SFT "/adapter-dora-end"};
@@ -408,7 +412,8 @@ static void written_as_it_was_read(void **state) {
 }
 
 /* Adapters whose modules have different ranks and alphas, or that some layers lack, give PEFT's
- * log-probabilities in float64 (tools/make_lora_goldens.py), beside the model and merged. */
+ * log-probabilities in float64 (tools/make_lora_goldens.py), both separate from the model and
+ * merged. */
 static void uneven_as_peft(void **state) {
     json_t *peft, *one;
     size_t k;
@@ -462,7 +467,7 @@ static void uneven_as_peft(void **state) {
     json_decref(peft);
 }
 
-/* A tensor of a module that adapter_config.json leaves out is not passed over. */
+/* A tensor of a module that adapter_config.json leaves out is not ignored. */
 static void uneven_with_another_tensor(void **state) {
     char folder[] = "/tmp/lateen-lora-XXXXXX", path[LT_PATH_BYTES];
     static const char text[] =
@@ -487,7 +492,7 @@ static void uneven_with_another_tensor(void **state) {
     lt_lora_config_close(&c);
     assert_int_equal(lt_lora_load_uneven(l, folder), LT_ERR_FORMAT);
     says("has no adapter for model.layers.1.mlp.up_proj");
-    /* The largest rank, also if a smaller one comes last. */
+    /* The largest rank counts, even if a smaller one comes last. */
     must(lt_file_write_atomic(path, last, sizeof last - 1), path);
     must(lt_lora_config_read_uneven(&c, folder, &m->spec, false), folder);
     assert_true(c.uneven && c.options.rank == 6 && c.options.alpha == 6.0);
@@ -553,7 +558,7 @@ static void refused_by_name(void **state) {
     lt_model_close(m);
 }
 
-/* A pass refuses what it does not do with adapters. */
+/* A pass refuses what it does not support with adapters. */
 static void passes_refuse(void **state) {
     lt_model *m = open_base(SFT, lt_backend_cpu(), LT_F32);
     lt_lora *l = NULL;
@@ -573,7 +578,7 @@ static void passes_refuse(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family),    cmocka_unit_test(experts_as_peft),
-        cmocka_unit_test(targets),         cmocka_unit_test(new_ones),
+        cmocka_unit_test(targets),         cmocka_unit_test(new_adapters),
         cmocka_unit_test(merges_as_peft),  cmocka_unit_test(written_as_it_was_read),
         cmocka_unit_test(refused_by_name), cmocka_unit_test(passes_refuse),
         cmocka_unit_test(uneven_as_peft),  cmocka_unit_test(uneven_with_another_tensor),

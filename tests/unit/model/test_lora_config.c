@@ -1,6 +1,6 @@
-/* adapter_config.json against PEFT (golden: tools/make_lora_config_goldens.py): every key that PEFT
- * writes is known here, and its default is accepted; a value that would change what the adapter
- * computes is refused with file, key and value, and so is a key that nobody knows; and each
+/* adapter_config.json against PEFT (golden: tools/make_lora_config_goldens.py): every key that
+ * PEFT writes is known here, and its default is accepted; a value that would change what the
+ * adapter computes is refused with file, key and value, and so is an unknown key; and each
  * configuration gives the same modules the same ranks and alphas. */
 #include "unit/model/adapters.h"
 
@@ -33,7 +33,7 @@ static void leave(room *r) {
     json_decref(r->golden);
 }
 
-/* PEFT's defaults for q_proj with one key changed, written to the folder. Takes value. */
+/* Write PEFT's defaults for q_proj with one key changed to the folder. Takes value. */
 static void write_with(const room *r, const char *key, json_t *value) {
     json_t *config = json_deep_copy(json_object_get(r->golden, "defaults"));
     char *text;
@@ -63,7 +63,7 @@ static void defaults_are_read(void **state) {
     assert_int_equal(c.options.scaling, LT_LORA_BY_RANK);
     assert_string_equal(c.options.targets, "q_proj");
     lt_lora_config_close(&c);
-    /* A key is known if it is not refused as one that is not. */
+    /* A key is known if it is not refused as unknown. */
     json_object_foreach(json_object_get(r.golden, "defaults"), key, value) {
         write_with(&r, key, json_pack("{s:i}", "odd", 1));
         if (read_it(&r, &c) == LT_OK) {
@@ -75,7 +75,8 @@ static void defaults_are_read(void **state) {
     leave(&r);
 }
 
-/* Each key of PEFT's with a value other than its default: refused with these words; NULL: read. */
+/* Each key of PEFT's with a value other than its default: refused with these words; NULL:
+ * read. */
 static void each_key_flipped(void **state) {
     static const struct {
         const char *key, *value, *words;
@@ -103,7 +104,7 @@ static void each_key_flipped(void **state) {
         {"init_lora_weights", "\"corda\"", "changes the base"},
         {"init_lora_weights", "\"loftq\"", "changes the base"},
         {"init_lora_weights", "\"lora_ga\"", "changes the base"},
-        {"layers_pattern", "\"layers\"", NULL}, /* Of layers_to_transform. */
+        {"layers_pattern", "\"layers\"", NULL}, /* The pattern of layers_to_transform. */
         {"layers_to_transform", "0", "q_proj has adapters in 1 of 2"},
         {"layers_to_transform", "[0, 1]", NULL},
         {"megatron_config", "{\"tp\": 2}", "megatron_config is {\"tp\": 2}"},
@@ -163,7 +164,7 @@ static void each_key_flipped(void **state) {
     leave(&r);
 }
 
-/* What is read reaches the options. */
+/* Values that are read reach the options. */
 static void values_arrive(void **state) {
     static const struct {
         const char *key, *value;
@@ -210,7 +211,7 @@ static void check_module(const json_t *row, const char *module, bool linear) {
     }
 }
 
-static void modules_are_pefts(void **state) {
+static void modules_are_those_of_peft(void **state) {
     json_t *row;
     size_t i;
     room r;
@@ -234,7 +235,7 @@ static void modules_are_pefts(void **state) {
         }
     }
     assert_true(i >= 16);
-    /* PEFT refuses a pattern that no layer has. */
+    /* PEFT refuses a pattern that matches no layer. */
     lt_lora_module_config c;
     row = json_pack("{s:i, s:i, s:[s], s:[i], s:s}", "r", 4, "lora_alpha", 8, "target_modules",
                     "q_proj", "layers_to_transform", 1, "layers_pattern", "h");
@@ -249,7 +250,7 @@ int main(void) {
         cmocka_unit_test(defaults_are_read),
         cmocka_unit_test(each_key_flipped),
         cmocka_unit_test(values_arrive),
-        cmocka_unit_test(modules_are_pefts),
+        cmocka_unit_test(modules_are_those_of_peft),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

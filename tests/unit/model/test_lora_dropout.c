@@ -1,7 +1,7 @@
-/* Dropout of what adapters read. Loss and gradients are those of PEFT, into which the same masks
- * are fed (golden: tools/make_lora_dropout_goldens.py), at every level of recompute; evaluation has
- * none; masks drop the share that is asked for, and those of other modules, rows, positions and
- * seeds are others; and what is not supported is refused. */
+/* Dropout of the input of adapters. Loss and gradients are those of PEFT with the same masks
+ * (golden: tools/make_lora_dropout_goldens.py), at every level of recompute; evaluation has no
+ * dropout; masks drop the requested share, and differ between modules, rows, positions and seeds;
+ * and what is not supported is refused. */
 #include "unit/model/adapters.h"
 
 #include "model/lora/adapted.h"
@@ -126,7 +126,7 @@ static void equals_peft(void **state) {
     lt_model_close(m);
 }
 
-/* A mask of (ROWS, SEQ) tokens and n columns. */
+/* The mask of (ROWS, SEQ) tokens and n columns. */
 static void draw(const lt_lora *l, int part, uint64_t first_row, int64_t seq, float *y, int64_t n) {
     lt_lora_run run = {.lora = l};
     lt_exec r;
@@ -151,7 +151,7 @@ static void draw(const lt_lora *l, int part, uint64_t first_row, int64_t seq, fl
     free(ones);
 }
 
-/* The share of numbers that are dropped in both or in none. */
+/* The share of numbers that are dropped in both or in neither. */
 static double alike(const float *a, const float *b, int64_t n) {
     int64_t same = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -160,7 +160,7 @@ static double alike(const float *a, const float *b, int64_t n) {
     return (double)same / (double)n;
 }
 
-static void masks_are_drawn_apart(void **state) {
+static void masks_are_independent(void **state) {
     enum { N = 4099, ALL = ROWS * SEQ * N };
     static float one[ALL], other[ALL];
     const double p = 0.25, by_chance = p * p + (1 - p) * (1 - p), far = 6 * 0.5 / sqrt(ALL);
@@ -181,7 +181,7 @@ static void masks_are_drawn_apart(void **state) {
     draw(l, 0, 5, SEQ, other, N); /* Its row 0 is row 1 of the first. */
     assert_true(alike(one + SEQ * N, other, SEQ * N) == 1.0);
     assert_true(fabs(alike(one, other, ALL) - by_chance) < far);
-    /* Rows that are cut behind their last label, and positions. */
+    /* Rows that are cut after their last label, and positions. */
     draw(l, 0, 4, 1, other, N);
     assert_true(alike(one, other, N) == 1.0);
     assert_true(fabs(alike(one, one + N, N) - by_chance) < 6 * 0.5 / sqrt(N));
@@ -230,7 +230,7 @@ static void refused_by_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_peft),
-        cmocka_unit_test(masks_are_drawn_apart),
+        cmocka_unit_test(masks_are_independent),
         cmocka_unit_test(refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* GGUF files of adapters: those of llama.cpp's format (tools/make_lora_gguf_golden.py) are read as
- * PEFT's folders that they were made of, and written as they were; what has no place in the format
+/* GGUF files of adapters: those in llama.cpp's format (tools/make_lora_gguf_golden.py) are read
+ * like the PEFT folders they were made from, and written unchanged; what the format cannot hold
  * is refused by name. */
 #include "unit/model/adapters.h"
 
@@ -66,7 +66,7 @@ static void same_tensors(const char *a, const char *b) {
     lt_gguf_close(other);
 }
 
-static void as_peft(void **state) {
+static void read_as_the_folder_of_peft(void **state) {
     static const char *const names[] = {"adapter-all-end", "adapter-rs-end"};
     (void)state;
     for (size_t i = 0; i < 2; i++) {
@@ -98,7 +98,7 @@ static void as_peft(void **state) {
     }
 }
 
-/* The first number that differs by more than rounding does. */
+/* Fail at the first number that differs by more than rounding does. */
 static void same_numbers(const float *a, const float *b, size_t n, float most) {
     for (size_t i = 0; i < n; i++) {
         if (!(fabsf(a[i] - b[i]) <= most * fabsf(b[i]))) {
@@ -107,8 +107,8 @@ static void same_numbers(const float *a, const float *b, size_t n, float most) {
     }
 }
 
-/* Beside a served model: the same bits; of rsLoRA the file's alpha is rounded. */
-static void as_peft_in_a_pool(void **state) {
+/* With a served model: the same bits, except that the file's alpha of rsLoRA is rounded. */
+static void read_as_the_folder_of_peft_in_a_pool(void **state) {
     static const struct {
         const char *folder, *file;
         int64_t rank;
@@ -132,7 +132,7 @@ static void as_peft_in_a_pool(void **state) {
                             (size_t)m->spec.n_layers * LT_LORA_LAYER_KINDS * LT_LORA_PARTS *
                                 sizeof(uint16_t));
         assert_true(cases[i].most > 0.0f || of_file.digest == of_folder.digest);
-        must(lt_lora_image_open(&sum, m->lora_pool, both, 2), "both"); /* One behind the other. */
+        must(lt_lora_image_open(&sum, m->lora_pool, both, 2), "both"); /* One after the other. */
         lt_lora_image_close(&of_folder);
         lt_lora_image_close(&of_file);
         lt_lora_image_close(&sum);
@@ -169,7 +169,7 @@ static void refused_in_a_pool(void **state) {
     lt_model_close(other);
 }
 
-/* Of every family that has both: written and read again, the same numbers. */
+/* For every family that both formats support: written and read again, the same numbers. */
 static void every_family(void **state) {
     int n = 0;
     (void)state;
@@ -209,7 +209,7 @@ static void every_family(void **state) {
     assert_true(n >= 10);
 }
 
-static void refused(void **state) {
+static void what_the_format_cannot_hold_is_refused(void **state) {
     lt_model *m = open_base(SFT, lt_backend_cpu(), LT_F32),
              *other = open_base(GOLDEN_ROOT "qwen2", lt_backend_cpu(), LT_F32);
     lt_lora *l = NULL;
@@ -232,9 +232,11 @@ static void refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_peft),           cmocka_unit_test(as_peft_in_a_pool),
-        cmocka_unit_test(refused_in_a_pool), cmocka_unit_test(every_family),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(read_as_the_folder_of_peft),
+        cmocka_unit_test(read_as_the_folder_of_peft_in_a_pool),
+        cmocka_unit_test(refused_in_a_pool),
+        cmocka_unit_test(every_family),
+        cmocka_unit_test(what_the_format_cannot_hold_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

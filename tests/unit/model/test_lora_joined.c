@@ -1,12 +1,12 @@
 /* Several adapters of one model, trained by one pass: gradients and losses of each are those of a
- * pass over its rows alone, for adapters of other ranks, scales and modules, for batches in which
- * one of them has no rows, for each level of recompute, and recorded on a GPU where there is one.
- * What is not supported is refused by name. */
+ * pass over its rows alone, for adapters with different ranks, scales and modules, for batches in
+ * which one of them has no rows, for each level of recompute, and recorded on a GPU if there is
+ * one. What is not supported is refused by name. */
 #include "unit/model/adapters.h"
 
 enum { N = 3, ROWS = 6, SEQ = 24 };
 
-/* F32 sums of products whose shapes differ, and those in BF16. */
+/* F32 sums of products with different shapes, and BF16 ones. */
 #define TOLERANCE_F32  1e-5
 #define TOLERANCE_BF16 0.03
 
@@ -89,7 +89,7 @@ static float *alone(lt_model *m, lt_lora *l, int which, lt_pass_result *r, doubl
     return out;
 }
 
-/* steps: how often the two batches are run; a GPU records them, and only the last counts. */
+/* steps: how often the two batches are run; a GPU records them, and only the last run counts. */
 static void together(lt_model *m, lt_lora *l[N], lt_recompute recompute, int steps,
                      double tolerance, float *const want[N], const lt_pass_result sums[N],
                      const double losses[N]) {
@@ -147,7 +147,8 @@ static void on_backend(const lt_backend *backend, lt_dtype dtype, double toleran
             fill(l[i]);
             want[i] = alone(m, l[i], i, &sums[i], &losses[i]);
         }
-        assert_true(fabs(losses[0] - losses[2]) > 1e-3); /* Each does something else. */
+        /* Each adapter has a different effect. */
+        assert_true(fabs(losses[0] - losses[2]) > 1e-3);
         for (int level = LT_RECOMPUTE_NONE; level <= (host ? LT_RECOMPUTE_FULL : 0); level++) {
             together(m, l, (lt_recompute)level, steps, tolerance, want, sums, losses);
         }
@@ -159,7 +160,7 @@ static void on_backend(const lt_backend *backend, lt_dtype dtype, double toleran
     }
 }
 
-static void as_alone(void **state) {
+static void together_as_alone(void **state) {
     (void)state;
     on_backend(lt_backend_cpu(), LT_F32, TOLERANCE_F32, 1);
 }
@@ -187,7 +188,7 @@ static size_t bytes_in(lt_model *m, lt_lora *l, lt_pass_options o) {
     return bytes;
 }
 
-/* A stage has memory for the gradients of its own layers; and none where the caller brings it. */
+/* A stage has memory for the gradients of its own layers, and none if the caller provides it. */
 static void memory(void **state) {
     lt_lora *l = NULL;
     (void)state;
@@ -236,7 +237,8 @@ static void refusals(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(as_alone), cmocka_unit_test(on_a_gpu),
-                                       cmocka_unit_test(memory), cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(together_as_alone),
+                                       cmocka_unit_test(on_a_gpu), cmocka_unit_test(memory),
+                                       cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

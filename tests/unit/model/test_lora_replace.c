@@ -1,8 +1,9 @@
 /* Adapters whose folder holds whole weights of the model beside the low-rank ones: embedding,
- * output head, norms and an MLP (modules_to_save), biases, and matrices that are stored transposed;
- * also where ranks differ and with DoRA, whose lengths of rows are then those of these weights.
- * Merged, they equal those of PEFT (merge_and_unload; golden: tools/make_lora_whole_goldens.py).
- * Where the base must stay as it is they are refused, and the message says what helps. */
+ * output head, norms and an MLP (modules_to_save), biases, and matrices that are stored
+ * transposed; also with different ranks and with DoRA, whose lengths of rows are then those of
+ * these weights. Merged, they equal those of PEFT (merge_and_unload; golden:
+ * tools/make_lora_whole_goldens.py). If the base must not change, they are refused, and the
+ * message says what helps. */
 #include "unit/model/adapters.h"
 
 #include <unistd.h>
@@ -43,7 +44,7 @@ static void same_tensor(const lt_safetensor *want, const lt_safetensors *got, co
     }
 }
 
-static void merged_as_by_peft(void **state) {
+static void merging_equals_peft(void **state) {
     static const char *const cases[][2] = {
         {"llama3", "llama3"}, {"bias", "llama_bias"}, {"gpt2", "gpt2"}, {"uneven", "llama3"}};
     (void)state;
@@ -76,7 +77,7 @@ static void merged_as_by_peft(void **state) {
     }
 }
 
-static void refused(void **state) {
+static void whole_weights_are_refused_if_the_base_is_fixed(void **state) {
     static const struct {
         const char *folder, *base, *words;
         bool whole;
@@ -105,7 +106,8 @@ static void refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(merged_as_by_peft),
-                                       cmocka_unit_test(refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(merging_equals_peft),
+        cmocka_unit_test(whole_weights_are_refused_if_the_base_is_fixed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* Objectives over log-probabilities: weights per token, and DPO as a few lines outside the pass,
  * against PyTorch and transformers in float64 (tools/make_objective_goldens.py); any objective
- * against differences. F32 and BF16, each recompute level; on the CPU and, where there is one, on
- * the GPU.
+ * against finite differences. F32 and BF16, each recompute level; on the CPU and, if there is
+ * one, on the GPU.
  *
  * F32 tolerance as in test_golden.c and test_cuda.c. The BF16 tolerance is what eight bits allow
  * after two layers: errors of gradients were at most 0.039 of the largest element. */
@@ -59,7 +59,7 @@ static void objective_close(objective *o) {
     golden_close(&o->g);
 }
 
-/* The pass's gradients against those kept in ROOT/name/part. */
+/* Compare the pass's gradients with those in ROOT/name/part. */
 static void expect_gradients(const objective *o, const char *part) {
     const size_t bytes = lt_param_buffer_bytes(&o->model->table, LT_F32);
     char path[256];
@@ -68,7 +68,7 @@ static void expect_gradients(const objective *o, const char *part) {
     assert_non_null(ours);
     (void)snprintf(path, sizeof path, ROOT "%s/%s", o->g.name, part);
     must(o->model->backend->sync(lt_pass_queue(o->pass)),
-         path); /* A model's copies have their own. */
+         path); /* A model's copies have a queue of their own. */
     must(lt_model_open(&want, path, &(lt_model_options){.dtype = LT_F32, .trainable = true}), path);
     must(lt_model_download(o->model, ours, lt_param_floats(lt_pass_gradients(o->pass)), bytes),
          path);
@@ -93,7 +93,7 @@ static void weighted(const char *name, const lt_backend *be, lt_dtype dtype, lt_
     for (int64_t i = 0; i < b.batch * b.seq; i++) {
         sum += b.labels[i] >= 0 ? (double)b.weights[i] : 0.0;
     }
-    for (int i = 0; i < 3; i++) { /* On a GPU the third time is a recorded graph's. */
+    for (int i = 0; i < 3; i++) { /* On a GPU the third run is that of a recorded graph. */
         must(lt_pass_zero_gradients(o.pass), name);
         must(lt_pass_train(o.pass, &b, 1.0f, &r), name);
         near(r.loss_sum, *(const double *)data_of(&o, "weighted_loss"), o.tolerance, name);
@@ -110,7 +110,7 @@ static double dpo(const float *logprobs, const float *reference, int64_t seq, fl
         margin += (double)logprobs[i] - (double)reference[i];
         margin -= (double)logprobs[seq + i] - (double)reference[seq + i];
     }
-    slope = BETA / (1.0 + exp(BETA * margin)); /* -d loss / d margin */
+    slope = BETA / (1.0 + exp(BETA * margin)); /* -d loss / d margin. */
     for (int64_t i = 0; i < seq; i++) {
         dlogprobs[i] = (float)-slope;
         dlogprobs[seq + i] = (float)slope;
@@ -140,7 +140,7 @@ static void preference(const char *name, const lt_backend *be, lt_dtype dtype, l
     objective_close(&o);
 }
 
-static void weights_a_token(void **state) {
+static void weights_per_token(void **state) {
     (void)state;
     for (int i = 0; i < N_CASES * 6; i++) {
         weighted(cases[i / 6], lt_backend_cpu(), i % 2 == 0 ? LT_F32 : LT_BF16,
@@ -171,7 +171,8 @@ static void on_the_gpu(void **state) {
     }
 }
 
-/* sum of c_i logp_i^2 / 2 over both sets: an objective that no weight could express. */
+/* sum of c_i logp_i^2 / 2 over both sets: an objective that per-token weights could not
+ * express. */
 static double squares(objective *o, const lt_pass_batch batches[2], float d[2][ROOM]) {
     double sum = 0.0;
     for (int set = 0; set < 2; set++) {
@@ -185,9 +186,9 @@ static double squares(objective *o, const lt_pass_batch batches[2], float d[2][R
     return sum;
 }
 
-/* Along the gradient the objective grows by its square. Two micro-batches are in flight: one
- * objective joins them, their gradients come together. */
-static void differences(void **state) {
+/* Along its gradient the objective grows by the square of the gradient. Two micro-batches are in
+ * flight: one objective depends on both, so their gradients come together. */
+static void gradients_are_finite_differences(void **state) {
     const double h = 1e-3;
     (void)state;
     for (int i = 0; i < N_CASES; i++) {
@@ -260,7 +261,8 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_a_token), cmocka_unit_test(dpo_in_a_few_lines),
-        cmocka_unit_test(on_the_gpu), cmocka_unit_test(differences), cmocka_unit_test(refusals)};
+        cmocka_unit_test(weights_per_token), cmocka_unit_test(dpo_in_a_few_lines),
+        cmocka_unit_test(on_the_gpu), cmocka_unit_test(gradients_are_finite_differences),
+        cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* Packs: which neighbouring sequences begin with the same pages; and, on a GPU, that sequences that
- * share pages get the logits that they get from copies of these pages, bit for bit, while the call
- * has packs. */
+/* Packs: which neighbouring sequences begin with the same pages; and, on a GPU, that sequences
+ * with shared pages get the logits that they get from copies of these pages, bit for bit, as long
+ * as the call has packs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,16 +21,16 @@ static void must(lt_err err) {
     }
 }
 
-/* ---- Which sequences ---- */
+/* ---- Choosing packs ---- */
 
 enum { SEQS = 6, PAGES = 20, PAGE = 16 };
 
 typedef struct {
     const char *name;
     int32_t rows[SEQS], keys[SEQS];
-    int32_t same[SEQS];   /* Pages that sequence n has in common with sequence n - 1. */
-    int32_t first[SEQS];  /* Of the pack of each sequence. */
-    int32_t common[SEQS]; /* Tokens. */
+    int32_t same[SEQS];   /* Number of pages that sequence n shares with sequence n - 1. */
+    int32_t first[SEQS];  /* First sequence of the pack of each sequence. */
+    int32_t common[SEQS]; /* Shared tokens. */
     bool any;
 } find_case;
 
@@ -123,9 +123,9 @@ static void packs_are_found(void **state) {
 }
 
 /* Sequences that all share `shared` of their keys, and whether packs made attention faster on an
- * H200: b sequences of so many keys, 32 heads and 8 key heads of 64. Those within 6 % may be judged
- * either way and are left out. */
-static void packs_are_had_where_they_were_faster(void **state) {
+ * H200: b sequences of this many keys, 32 heads and 8 key heads of 64. Cases within 6 % may be
+ * judged either way and are left out. */
+static void packs_are_used_where_they_were_faster(void **state) {
     static const struct {
         int32_t n, keys, shared;
         bool faster;
@@ -160,7 +160,7 @@ static void packs_are_had_where_they_were_faster(void **state) {
     }
 }
 
-/* Sequences of one first page come together, at the place of the first of them. */
+/* Sequences with the same first page are put together, at the place of the first of them. */
 static void sequences_are_ordered_by_first_pages(void **state) {
     static const struct {
         int32_t page[8], order[8];
@@ -170,7 +170,8 @@ static void sequences_are_ordered_by_first_pages(void **state) {
         {{7, 7, 7}, {0, 1, 2}, 3},
         {{4, 3, 2, 1}, {0, 1, 2, 3}, 4},
         {{1, 2, 3, 2, 1, 2, 8, 1}, {0, 4, 7, 1, 3, 5, 2, 6}, 8},
-        {{-1, 6, -1, 6, -1}, {0, 1, 3, 2, 4}, 5}, /* Without pages: none stands with another. */
+        /* Without pages no sequence is put beside another. */
+        {{-1, 6, -1, 6, -1}, {0, 1, 3, 2, 4}, 5},
         {{0}, {0}, 1},
     };
     (void)state;
@@ -179,7 +180,8 @@ static void sequences_are_ordered_by_first_pages(void **state) {
         lt_packs_order(order, cases[i].page, cases[i].n, scratch);
         assert_memory_equal(order, cases[i].order, (size_t)cases[i].n * sizeof *order);
     }
-    /* Many pages, whose hashes meet: each comes once, with all of its sequences in their order. */
+    /* Many pages, whose hashes collide: each occurs once, with all of its sequences in their
+     * order. */
     enum { MANY = 1000, DISTINCT = 333 };
     static int32_t page[MANY], order[MANY], scratch[LT_PACKS_ORDER_WORDS(MANY)];
     for (int i = 0; i < MANY; i++) {
@@ -197,7 +199,7 @@ static void sequences_are_ordered_by_first_pages(void **state) {
 
 enum { N = 7, PROMPT = 170, SHARED = PROMPT / PAGE, OWN = 4, STEPS = 3, VOCAB = 96 };
 #define ALL_PAGES     (2 * N * (SHARED + OWN))
-#define SINGLE_TOKENS 8 /* Steps of the warm-up: up to those of N tokens, with packs too. */
+#define SINGLE_TOKENS 8 /* Steps of the warm-up: up to those of N tokens, also with packs. */
 
 typedef struct {
     lt_paged_forward *f;
@@ -232,7 +234,8 @@ static lt_model *model(void) {
     return m;
 }
 
-/* rows[n] more tokens of each sequence from `first` on; the logits of the last one of each. */
+/* rows[n] more tokens of each sequence, from `first` on; returns the logits of the last one of
+ * each. */
 static void step(texts *t, int first, int n_seqs, const int *rows, float *logits) {
     int32_t ids[N * PROMPT], positions[N * PROMPT], slots[N * PROMPT],
         q_start[N + 1] = {0}, kv_len[N], out_rows[N];
@@ -273,7 +276,7 @@ static void step(texts *t, int first, int n_seqs, const int *rows, float *logits
     }
 }
 
-/* The prompt, read once, then what each sequence has for itself, then steps of one token of all:
+/* The prompt, read once, then what each sequence has of its own, then steps of one token of all:
  * their logits. copies: each has a copy of the pages of the prompt. */
 static void run_texts(texts *t, bool copies, float logits[STEPS][N * VOCAB]) {
     float unused[N * VOCAB];
@@ -301,7 +304,8 @@ static void run_texts(texts *t, bool copies, float logits[STEPS][N * VOCAB]) {
     for (int k = 0; k < STEPS; k++) {
         step(t, 0, N, (int[]){1, 1, 1, 1, 1, 1, 1}, logits[k]);
     }
-    assert_int_equal(gpu_backend()->n_kernels(gpu_device()), n_kernels); /* Warm-up made them. */
+    /* The warm-up compiled them. */
+    assert_int_equal(gpu_backend()->n_kernels(gpu_device()), n_kernels);
 }
 
 static void shared_pages_give_the_bits_of_copies(void **state) {
@@ -343,7 +347,7 @@ static void shared_pages_give_the_bits_of_copies(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(packs_are_found),
-                                       cmocka_unit_test(packs_are_had_where_they_were_faster),
+                                       cmocka_unit_test(packs_are_used_where_they_were_faster),
                                        cmocka_unit_test(sequences_are_ordered_by_first_pages),
                                        cmocka_unit_test(shared_pages_give_the_bits_of_copies)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,18 +1,18 @@
-/* Many sequences in pages against one session each: prompts in pieces, decoding, both mixed,
- * scattered pages, those of each group of layers in places of their own; padded to buckets; and
- * recorded as graphs by a device that keeps the arguments of ops, repeats them at each launch, and
- * runs nothing before it is waited for. */
+/* Many sequences in pages against one session each: prompts in pieces, decoding, both mixed;
+ * scattered pages, with separate places for each group of layers; padded to buckets; and recorded
+ * as graphs by a device that keeps the arguments of ops, repeats them at each launch, and runs
+ * nothing before it is waited for. */
 #include "unit/model/adapters.h"
 
 #include "model/infer/paged_forward.h"
 #include "base/rng.h"
 #include "unit/lazy_device.h"
 
-/* ---- sequences in pages ---- */
+/* ---- Sequences in pages ---- */
 
 enum { N = 5, LEN = 24, PAGE = 16, MAX_PAGES = 2, V = 64, MAX_GROUPS = 3 };
 
-/* A pick, kept beyond the next call. */
+/* A pick, kept longer than until the next call. */
 typedef struct {
     int32_t id, rank, top_id[LT_CHOOSE_TOP];
     float logprob, top_logprob[LT_CHOOSE_TOP];
@@ -28,7 +28,7 @@ static void keep_picks(kept_pick *k, const lt_paged_forward_picks *c, int64_t n)
     }
 }
 
-/* It is the likeliest of these logits. */
+/* It must be the most likely token of these logits. */
 static void check_pick(const kept_pick *k, const float *logits, int n_top) {
     double sum = 0.0;
     for (int64_t v = 0; v < V; v++) {
@@ -44,13 +44,13 @@ static void check_pick(const kept_pick *k, const float *logits, int n_top) {
     }
 }
 
-/* The pool's number of page p of sequence s in group g. The order is scrambled, so that a mix-up of
- * pages is noticed. */
+/* The pool's number of page p of sequence s in group g. The order is scrambled, so that mixed-up
+ * pages are noticed. */
 static int32_t page_of(int64_t s, int64_t p, int64_t g, int64_t n_groups) {
     return (int32_t)(((s * MAX_PAGES + p) * 3 % (N * MAX_PAGES)) * n_groups + (g + s) % n_groups);
 }
 
-/* A windowed group has lost the pages behind the window: another sequence's stand in their
+/* A windowed group has no pages before the window: another sequence's pages are in their
  * place. */
 static int32_t table_of(const lt_page_groups *of, int64_t s, int64_t p, int64_t g, int64_t first,
                         int64_t window) {
@@ -73,7 +73,7 @@ static void run_steps(lt_paged_forward *f, const lt_page_groups *of, int64_t win
                                .table = table,
                                .out_rows = out_rows,
                                .max_pages = MAX_PAGES};
-    /* Two of them late. */
+    /* Two of them are known late. */
     static const bool choose[N] = {true, true, false, true, false},
                       late[N] = {false, false, true, false, true};
     double how[N][LT_CHOOSE_HOW_COUNT];
@@ -191,7 +191,7 @@ static void check(const golden *g, lt_dtype cache, bool pad) {
     check_groups(g, cache, pad, NULL);
 }
 
-/* The models of which some layers have a window of 7 tokens. */
+/* Models in which some layers have a window of 7 tokens. */
 static void groups_hold_what_a_session_holds(void **state) {
     static const struct {
         const char *name;
@@ -232,12 +232,12 @@ static void pages_hold_what_a_session_holds(void **state) {
         golden_open(&g, golden_cases[i], lazy_device(true), LT_F32);
         lazy.n_launched = 0;
         check(&g, LT_F32, false);
-        assert_true(lazy.n_launched >= 2); /* The same bucket again and again. */
+        assert_true(lazy.n_launched >= 2); /* The same bucket is launched again and again. */
         golden_close(&g);
     }
 }
 
-/* A model with adapters computes with them here as in a session; recorded, too. */
+/* A model with adapters computes with them here as in a session, also when recorded. */
 static void with_adapters(void **state) {
     static const char *const names[] = {"llama3", "gpt2", "apertus"};
     (void)state;
@@ -255,8 +255,8 @@ static void with_adapters(void **state) {
 
 enum { FEW = 9, FEW_SEQS = 16, FEW_MOST = 64 };
 
-/* A call of n sequences of 1 to FEW rows, of FEW_MOST rows at most, one of which has several. Its
- * keys are not written. */
+/* A call with n sequences of 1 to FEW rows, at most FEW_MOST rows in all, one of which has
+ * several. Its keys are not written. */
 static void run_few(lt_paged_forward *f, lt_rng *rng, int64_t n) {
     static const int32_t zeros[FEW_MOST + FEW_SEQS * MAX_PAGES];
     int32_t positions[FEW_MOST], slots[FEW_MOST], out_rows[FEW_MOST], kv_len[FEW_SEQS],
@@ -298,7 +298,7 @@ static void run_few(lt_paged_forward *f, lt_rng *rng, int64_t n) {
     }
 }
 
-/* After the warm-up no step that verifies drafts is recorded. */
+/* After the warm-up no step that verifies drafts has to be recorded. */
 static void steps_of_few_rows_are_warmed(void **state) {
     golden g;
     lt_paged_forward *f = NULL;

@@ -14,7 +14,7 @@
 
 /* ---- Boxes ---- */
 
-/* The element of a list of boxes, by counting. */
+/* The element of a list of boxes, found by counting. */
 static int64_t counted(const lt_box *boxes, int n, const int64_t *shape, int64_t local) {
     for (int i = 0; i < n; i++) {
         const lt_box *b = &boxes[i];
@@ -73,7 +73,7 @@ static void runs_and_counts_follow_the_elements(void **state) {
             assert_int_equal(at, counted(&b, 1, shape, local));
             assert_true(run >= 1 && local + run <= n);
             assert_int_equal(counted(&b, 1, shape, local + run - 1), at + run - 1);
-            if (local + run < n) { /* No shorter than it could be. */
+            if (local + run < n) { /* A run is as long as possible. */
                 assert_int_not_equal(counted(&b, 1, shape, local + run), at + run);
             }
             assert_int_equal(lt_box_count_below(&b, 3, shape, at), local);
@@ -120,7 +120,7 @@ static void golden_path(char path[128], const char *name) {
     (void)snprintf(path, 128, GOLDEN_ROOT "%s", name);
 }
 
-/* Each of n parts, from `path` or, without one, from a seed, against the whole. */
+/* Compare each of n parts, from `path` or, without one, from a seed, with the whole. */
 static void expect_parts(const lt_model *whole, const char *path, parts_kind kind, int n,
                          const lt_model_options *options) {
     int64_t n_held = 0;
@@ -142,7 +142,8 @@ static void expect_parts(const lt_model *whole, const char *path, parts_kind kin
         }
         lt_model_close(m);
     }
-    assert_int_equal(n_held, parts_count(&whole->table)); /* Nothing is lost, nothing held twice. */
+    /* No element is missing, and none is held twice. */
+    assert_int_equal(n_held, parts_count(&whole->table));
 }
 
 static void parts_are_drawn_as_the_whole(void **state) {
@@ -180,7 +181,7 @@ static void parts_are_loaded_as_the_whole(void **state) {
     }
 }
 
-/* Blocks do not end where columns do, and llama's rows of q and k stand in pairs. */
+/* Blocks do not end where columns do, and llama's rows of q and k are in pairs. */
 static void parts_of_gguf_are_loaded_as_the_whole(void **state) {
     static const char *const cases[] = {"llama3", "mixtral", "qwen3", "phi3", "gpt2"};
     static const lt_gguf_mix mixes[] = {LT_GGUF_MIX_Q8_0, LT_GGUF_MIX_F32};
@@ -205,7 +206,7 @@ static void parts_of_gguf_are_loaded_as_the_whole(void **state) {
     }
 }
 
-/* A part that holds the first rows does not look at a NaN in the last one, which the whole and the
+/* A part that holds the first rows does not read a NaN in the last one, which the whole and the
  * last part refuse. */
 static void what_is_not_held_is_not_read(void **state) {
     char folder[] = "/tmp/lateen-parts-XXXXXX", path[LT_PATH_BYTES];
@@ -241,8 +242,8 @@ static void what_is_not_held_is_not_read(void **state) {
     must(lt_file_remove_tree(folder), folder);
 }
 
-/* Units: base pointers alone say where a unit lies, so that one may lie elsewhere, or nowhere. */
-static void units_lie_where_their_base_points(void **state) {
+/* Units: only the base pointers say where a unit is, so that it may be elsewhere, or absent. */
+static void units_are_where_their_base_points(void **state) {
     lt_model *m = NULL;
     (void)state;
     must(lt_model_open(&m, GOLDEN_ROOT "llama3", NULL), "llama3");
@@ -289,7 +290,7 @@ int main(void) {
         cmocka_unit_test(parts_are_loaded_as_the_whole),
         cmocka_unit_test(parts_of_gguf_are_loaded_as_the_whole),
         cmocka_unit_test(what_is_not_held_is_not_read),
-        cmocka_unit_test(units_lie_where_their_base_points),
+        cmocka_unit_test(units_are_where_their_base_points),
         cmocka_unit_test(a_part_does_not_run_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

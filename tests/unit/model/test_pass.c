@@ -1,6 +1,6 @@
 /* The guarantees of a pass for every family: recompute, threads and batch shape change no bit;
- * documents packed into a row do not see each other; gradients add up; BF16 stays near F32; bad ids
- * are refused. */
+ * documents packed into a row do not see each other; gradients add up; BF16 stays close to F32;
+ * bad ids are refused. */
 #include "unit/model/golden.h"
 
 #include "model/family.h"
@@ -55,7 +55,8 @@ static void recompute_and_threads_change_no_bit(void **state) {
     lt_thread_set_count(threads);
 }
 
-/* The same at sizes where products and attention are cut into blocks and shared between threads. */
+/* The same at sizes at which products and attention are cut into blocks and divided between
+ * threads. */
 static void larger_shapes_change_no_bit(void **state) {
     enum { B = 2, T = 160, VOCAB = 2500 };
     static int32_t tokens[B * T], labels[B * T];
@@ -95,7 +96,8 @@ static void larger_shapes_change_no_bit(void **state) {
     lt_thread_set_count(threads);
 }
 
-/* The goldens' rows are cut into documents: each alone must have the losses it has in the row. */
+/* The rows of the goldens are cut into documents: each alone must have the losses that it has in
+ * the row. */
 static void packed_documents_are_documents_alone(void **state) {
     (void)state;
     for (int i = 0; i < N_GOLDEN_CASES * N_BACKENDS; i++) {
@@ -131,7 +133,7 @@ static void gradients_add_up_over_micro_batches(void **state) {
         lt_pass *p;
         float *whole;
         golden_open(&g, golden_cases[i / 2], backends[i % 2](), LT_F32);
-        /* The balance of a batch is not the sum of its rows' balances. */
+        /* The load balance of a batch is not the sum of those of its rows. */
         g.model->spec.moe_aux_coef = 0;
         g.model->spec.moe_z_coef = 0;
         g.model->spec.moe_capacity = 0;
@@ -159,16 +161,16 @@ static void gradients_add_up_over_micro_batches(void **state) {
 static void expect_values(const golden *g, const float *got, const float *want, const char *what) {
     for (int64_t i = 0; i < g->model->table.n_elements; i++) {
         const float expected = want != NULL ? want[i] : 0.0f;
-        if (got[i] != expected) { /* A stored -0 is a 0 that it was added to. */
+        if (got[i] != expected) { /* A stored -0 becomes 0 when it is added to 0. */
             fail_msg("%s on %s, %s: element %lld is %g, not %g", g->name, g->model->backend->name,
                      what, (long long)i, (double)got[i], (double)expected);
         }
     }
 }
 
-/* After zero_gradients the first batch stores what its products make: as if it had been added to
- * zeros, also where no label counts. */
-static void a_step_begins_anew(void **state) {
+/* After zero_gradients the first batch stores its products as if they had been added to zeros,
+ * even if no label counts. */
+static void a_step_begins_from_zero(void **state) {
     (void)state;
     for (int i = 0; i < N_GOLDEN_CASES * N_BACKENDS; i++) {
         golden g;
@@ -205,8 +207,8 @@ static void a_step_begins_anew(void **state) {
 }
 
 /* BF16 keeps 8 bits of mantissa and these models are 2 layers of strong random weights: losses
- * within 0.3 %, gradients within 4 % of their norm, three times what was seen and far below what a
- * lost term would give. */
+ * within 0.3 %, gradients within 4 % of their norm, three times what was measured and far below
+ * the effect of a missing term. */
 static void bf16_stays_near_f32(void **state) {
     (void)state;
     for (int i = 0; i < N_GOLDEN_CASES * N_BACKENDS; i++) {
@@ -221,7 +223,7 @@ static void bf16_stays_near_f32(void **state) {
             fail_msg("%s on %s: loss %.4f in BF16, %.4f in F32", g.name, g.model->backend->name,
                      a.loss_sum, b.loss_sum);
         }
-        /* A row whose expert changes by rounding changes all. */
+        /* If rounding changes the expert of one row, everything changes. */
         if (g.model->spec.n_experts == 0) {
             double off = 0, norm = 0;
             for (int64_t j = 0; j < g.model->table.n_elements; j++) {
@@ -315,7 +317,7 @@ int main(void) {
         cmocka_unit_test(larger_shapes_change_no_bit),
         cmocka_unit_test(packed_documents_are_documents_alone),
         cmocka_unit_test(gradients_add_up_over_micro_batches),
-        cmocka_unit_test(a_step_begins_anew),
+        cmocka_unit_test(a_step_begins_from_zero),
         cmocka_unit_test(bf16_stays_near_f32),
         cmocka_unit_test(shapes_and_chunks_change_little),
         cmocka_unit_test(bad_batches_are_refused),

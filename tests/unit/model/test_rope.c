@@ -1,9 +1,9 @@
 /* Every kind of RoPE against Hugging Face transformers (goldens: tools/make_rope_goldens.py,
  * float64): frequencies; logits of texts under, at and above the original context, in one call and
  * token by token with the cache kept; the losses of a training batch's forward pass; both spellings
- * of config.json, and the way back.
+ * of config.json, and writing it again.
  *
- * Tolerance: as in test_golden.c, of F32 in about 30 stages; 2e-6 was seen. */
+ * Tolerance: as in test_golden.c, for F32 in about 30 stages; 2e-6 was measured. */
 #include "unit/model/golden.h"
 
 #include <unistd.h>
@@ -74,7 +74,8 @@ static void check_logits(const char *name, const lt_model *m, const lt_safetenso
     static float logits[T * V];
     lt_session *s = NULL;
     must(lt_session_open(&s, m, 2, T), name);
-    for (int i = 3; i >= 0; i--) { /* A short text after a long one: nothing of that may stay. */
+    /* A short text after a long one: nothing of the long one may remain. */
+    for (int i = 3; i >= 0; i--) {
         must(lt_session_eval_all(s, 0, tokens, lengths[i], logits), name);
         near(name, "logits", lengths[i], logits, data_of(g, "whole_%d", lengths[i]),
              lengths[i] * V);
@@ -95,7 +96,7 @@ static void check_logits(const char *name, const lt_model *m, const lt_safetenso
     lt_session_close(s);
 }
 
-/* -log softmax(logits)[label] */
+/* -log softmax(logits)[label]. */
 static double loss_of(const float *logits, int32_t label) {
     double max = -INFINITY, sum = 0;
     for (int i = 0; i < V; i++) {
@@ -147,8 +148,8 @@ static void equals_transformers(void **state) {
     }
 }
 
-/* Through GGUF and from there to a folder: the same model, or a refusal. */
-static void comes_back_from_gguf(void **state) {
+/* Written to GGUF and from there to a folder: the same model, or a refusal. */
+static void preserved_by_gguf(void **state) {
     static const char *const refused[] = {"dynamic", "yarn_betas", "yarn_gemma3"};
     const char *path = "/tmp/lateen-test-rope.gguf", *folder = "/tmp/lateen-test-rope";
     (void)state;
@@ -182,7 +183,7 @@ static void comes_back_from_gguf(void **state) {
     (void)unlink(path);
 }
 
-/* Frequencies of two specs, of texts short and long. */
+/* Compare frequencies of two specs, for short and long texts. */
 static bool same_rope(const lt_model_spec *a, const lt_model_spec *b) {
     static float x[T * 2 * LT_MAX_ROPE_FACTORS], y[T * 2 * LT_MAX_ROPE_FACTORS];
     const size_t bytes = (size_t)(T * 2 * lt_rope_columns(a)) * sizeof *x;
@@ -220,7 +221,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_transformers),
         cmocka_unit_test(reads_old_keys_and_writes_new_ones),
-        cmocka_unit_test(comes_back_from_gguf),
+        cmocka_unit_test(preserved_by_gguf),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,7 +47,7 @@ static void written_is_read(void **state) {
     unlink(path);
 }
 
-/* header text, bytes of data behind it, a word of the message */
+/* Header text, bytes of data after it, a word of the message. */
 static const struct {
     const char *header;
     size_t data_bytes;
@@ -77,7 +77,7 @@ static const struct {
     {"{", 0, "t:1"},
 };
 
-static void lies_are_refused(void **state) {
+static void false_headers_are_refused(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         unsigned char file[512] = {0};
@@ -105,7 +105,7 @@ static void short_files_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(written_is_read),
-                                       cmocka_unit_test(lies_are_refused),
+                                       cmocka_unit_test(false_headers_are_refused),
                                        cmocka_unit_test(short_files_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

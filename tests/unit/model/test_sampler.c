@@ -1,6 +1,6 @@
-/* How tokens are chosen: each sampler's draws against the exact distribution of a plain
- * implementation in double (chi-square), the passes over rows against loops, penalties and
- * log-probabilities against their definitions. */
+/* How tokens are chosen: each sampler's draws against the exact distribution of a simple
+ * implementation in double (chi-square), the functions for whole rows against loops, penalties
+ * and log-probabilities against their definitions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,7 +49,7 @@ static int32_t pick(scratch *s, const float *x, const lt_sampler_args *a) {
     return out.id;
 }
 
-/* ---- the plain implementation ---- */
+/* ---- The simple implementation ---- */
 
 typedef struct {
     double p, key;
@@ -75,7 +75,7 @@ static int64_t keep_mass(item *c, int64_t n, double share) {
     return n;
 }
 
-/* Probabilities of all ids under the request's cuts, in order. */
+/* Probabilities of all ids after the request's cuts, in order. */
 static void exact(const float *x, int64_t n, const lt_sampling *how, double *q) {
     item *c = malloc((size_t)n * sizeof *c);
     double high = -INFINITY, total = 0;
@@ -119,7 +119,7 @@ static void exact(const float *x, int64_t n, const lt_sampling *how, double *q) 
     for (int64_t i = 0; i < m; i++) {
         q[c[i].id] = c[i].p / total * (1 - how->xtc_probability);
     }
-    if (how->xtc_probability > 0) { /* They stand by falling probability. */
+    if (how->xtc_probability > 0) { /* The ids are sorted by falling probability. */
         int64_t first = 0;
         double rest = 0;
         while (first + 1 < m && c[first + 1].p / total >= how->xtc_threshold) {
@@ -135,7 +135,7 @@ static void exact(const float *x, int64_t n, const lt_sampling *how, double *q) 
     free(c);
 }
 
-/* Draws at n_draws positions against q: Pearson's statistic as a normal deviate (Wilson and
+/* Compare draws at n_draws positions with q: Pearson's statistic as a normal deviate (Wilson and
  * Hilferty 1931). Rare ids are one class. */
 static double deviate(scratch *s, const float *x, int64_t n, const lt_sampling *how,
                       const double *q, int64_t n_draws) {
@@ -145,7 +145,7 @@ static double deviate(scratch *s, const float *x, int64_t n, const lt_sampling *
         const lt_sampler_args a = {
             .how = how, .n_output = 0, .choice = (int32_t)i, .forced = -1, .n_top = -1};
         const int32_t id = pick(s, x, &a);
-        assert_true(q[id] > 0); /* What is cut is never drawn. */
+        assert_true(q[id] > 0); /* An id that was cut is never drawn. */
         seen[id]++;
     }
     for (int64_t i = 0; i < n; i++) {
@@ -231,7 +231,8 @@ static void draws_have_the_exact_distribution(void **state) {
             how.seed = 11;
             exact(x, n, &how, q);
             const double z = deviate(&s, x, n, &how, q, n > 1000 ? 4000 : 20000);
-            if (!(fabs(z) < 4.5)) { /* Once in 150,000 by chance; the seeds are fixed. */
+            /* By chance this happens once in 150,000; the seeds are fixed. */
+            if (!(fabs(z) < 4.5)) {
                 fail_msg("%s of %lld ids: %.1f standard deviations off", cases[i].name,
                          (long long)n, z);
             }
@@ -253,14 +254,14 @@ static bool is_in(const int32_t *list, int64_t n, int32_t id) {
     return false;
 }
 
-/* What an id pays, from the definition: the longest text that ends both with what stands before and
- * with what stood before that id somewhere, without a breaker in it. */
+/* The penalty of an id, from the definition: the longest text that ends both what precedes the
+ * next token and what preceded the same id earlier, and contains no breaker. */
 static double dry_exact(const int32_t *t, int64_t n, const lt_sampling *how, int32_t id) {
     int64_t longest = 0;
     if (is_in(how->dry_breakers, how->n_dry_breakers, id)) {
         return 0;
     }
-    for (int64_t at = 1; at < n; at++) { /* id stood at `at`. */
+    for (int64_t at = 1; at < n; at++) { /* id was at `at`. */
         int64_t m = 0;
         while (t[at] == id && m < at && m < 50 && t[at - 1 - m] == t[n - 1 - m] &&
                !is_in(how->dry_breakers, how->n_dry_breakers, t[n - 1 - m])) {
@@ -316,8 +317,8 @@ static void repeats_are_penalised_as_dry_defines(void **state) {
     lt_arena_close(&s.arena);
 }
 
-/* "a b c, a b": c pays multiplier * base^(2 - 2); behind "x a b c, x a b" one power more; a breaker
- * between leaves what is behind it. */
+/* "a b c, a b": c gets multiplier * base^(2 - 2); after "x a b c, x a b" one power more; a
+ * breaker in between leaves only what follows it. */
 static void dry_by_hand(void **state) {
     static const struct {
         int32_t tokens[8];
@@ -351,7 +352,7 @@ static void dry_by_hand(void **state) {
     lt_arena_close(&s.arena);
 }
 
-/* The draw depends on (seed, sample, position) and on nothing else. */
+/* A draw depends on (seed, sample, position) and on nothing else. */
 static void draws_are_a_function_of_seed_sample_position(void **state) {
     static float x[1000];
     scratch s;
@@ -399,7 +400,7 @@ static void greedy_and_what_changes_it(void **state) {
         x[i] = (float)(i % 11);
     }
     how.temperature = 0;
-    assert_int_equal(pick(&s, x, &a), 10); /* The lowest of ties: 10, 21, 32. */
+    assert_int_equal(pick(&s, x, &a), 10); /* The lowest id of ties: 10, 21, 32. */
     x[20] = 30;
     assert_int_equal(pick(&s, x, &a), 20);
     a.banned = banned;
@@ -440,7 +441,7 @@ static void penalties_as_defined(void **state) {
     lt_arena_close(&s.arena);
 }
 
-static void log_probabilities_are_the_models(void **state) {
+static void log_probabilities_are_those_of_the_model(void **state) {
     enum { N = 1000 };
     static float x[N];
     lt_sampling how = plain();
@@ -470,7 +471,7 @@ static void log_probabilities_are_the_models(void **state) {
     lt_arena_close(&s.arena);
 }
 
-static void what_can_not_be_is_an_error(void **state) {
+static void impossible_choices_are_errors(void **state) {
     float x[5] = {1, 2, NAN, 3, 4};
     uint32_t mask = 0;
     lt_sampling how = plain();
@@ -484,19 +485,19 @@ static void what_can_not_be_is_an_error(void **state) {
     assert_int_equal(lt_sampler_pick(&s.p, x, &a, &out), LT_OK);
     a.mask = &mask;
     assert_int_equal(lt_sampler_pick(&s.p, x, &a, &out), LT_ERR_NUMERIC);
-    mask = 1u << 2; /* The only one allowed is impossible. */
+    mask = 1u << 2; /* The only id that is allowed is impossible. */
     assert_int_equal(lt_sampler_pick(&s.p, x, &a, &out), LT_ERR_NUMERIC);
-    how.top_p = 0; /* The best alone. */
+    how.top_p = 0; /* Only the best id. */
     a.mask = NULL;
     assert_int_equal(pick(&s, x, &a), 4);
     lt_arena_close(&s.arena);
 }
 
-/* ---- the ops that devices have ---- */
+/* ---- The ops of devices ---- */
 
 enum { N = 3000, TOKENS = 60 };
 
-/* What a request may ask for, and what stands before the next token. */
+/* What a request may ask for, and the tokens before the next one. */
 typedef struct {
     lt_sampling how;
     lt_sampler_args a;
@@ -519,7 +520,7 @@ static void ask_options(asked *q, int64_t i, lt_rng *rng) {
     q->a.n_top = (int)lt_rng_below(rng, 22) - 1;
 }
 
-/* Penalties, bias, bans, a mask, typical, a forced id: each of them now and then. */
+/* Penalties, bias, bans, a mask, typical, a forced id: each of them in some of the cases. */
 static void ask_more(asked *q, int64_t n, lt_rng *rng) {
     const double typical[] = {1, 1, 1, 0.9, 0.3}, repetition[] = {1, 1, 1.3, 0.7};
     q->a.tokens = q->tokens;
@@ -535,7 +536,7 @@ static void ask_more(asked *q, int64_t n, lt_rng *rng) {
     q->how.bias = q->bias;
     q->how.n_bias = lt_rng_below(rng, 3) == 0 ? (int64_t)lt_rng_below(rng, 8) : 0;
     q->how.n_bias = q->how.n_bias < n ? q->how.n_bias : n;
-    for (int64_t i = 0; i < q->how.n_bias; i++) { /* Ids are told once each. */
+    for (int64_t i = 0; i < q->how.n_bias; i++) { /* Each id occurs once. */
         q->bias[i] = (lt_logit_bias){(int32_t)(i * n / q->how.n_bias), (float)lt_rng_normal(rng)};
     }
     for (int i = 0; i < 3; i++) {
@@ -557,8 +558,8 @@ typedef struct {
     float logprob, top_logprob[LT_CHOOSE_TOP];
 } op_room;
 
-/* As a device is told: what is known first; the last token, which it may have chosen itself, with
- * the pick. */
+/* As a device is told: first what is known; the last token, which it may have chosen itself,
+ * comes with the pick. */
 static lt_choose_args tell_op(scratch *s, const asked *q, int64_t i, float *x, int64_t n,
                               op_room *r) {
     static int32_t penalties[N + LT_PENALTY_BIASES], edits[2 * (N + LT_PENALTY_BIASES)], starts[2],
@@ -640,7 +641,7 @@ static void the_op_picks_the_same(void **state) {
     lt_arena_close(&s.arena);
 }
 
-static void what_penalty_state_can_not_hold_is_the_hosts(void **state) {
+static void what_penalty_state_can_not_hold_runs_on_the_host(void **state) {
     lt_sampling how = plain();
     (void)state;
     assert_true(lt_sampler_suits_op(&how, 131072));
@@ -651,9 +652,9 @@ static void what_penalty_state_can_not_hold_is_the_hosts(void **state) {
     assert_false(lt_sampler_suits_op(&how, 16));
 }
 
-/* ---- rows ---- */
+/* ---- Rows ---- */
 
-static void rows_as_loops_have_them(void **state) {
+static void rows_equal_loops(void **state) {
     static float x[3001], y[3001];
     static lt_candidate c[3001], scratch_candidates[3001];
     static double sums[16];
@@ -697,8 +698,9 @@ static void rows_as_loops_have_them(void **state) {
     assert_false(lt_logits_best(x, 20, &(int32_t){0}));
 }
 
-/* Entropies with a closed form: of n equal logits log n; of two, the binary entropy; ids that are
- * excluded count nothing. It is that of the model's distribution, whatever the temperature. */
+/* Entropies with a closed form: log n for n equal logits; for two logits the binary entropy;
+ * excluded ids do not count. The entropy is that of the model's distribution, whatever the
+ * temperature. */
 static void entropies(void **state) {
     const double p = 1 / (1 + exp(-1.5)), binary = -p * log(p) - (1 - p) * log1p(-p);
     const float two[3] = {1.5F, -INFINITY, 0};
@@ -739,7 +741,7 @@ static void speed(void **state) {
     open_scratch(&s, BIG);
     fill_logits(x, BIG, 2.0, 9);
     for (int i = 0; i < 40; i++) {
-        x[i * 3000 + 17] += 12; /* As peaked as a language model's. */
+        x[i * 3000 + 17] += 12; /* As peaked as those of a language model. */
     }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         lt_sampling how = plain();
@@ -769,11 +771,11 @@ int main(void) {
         cmocka_unit_test(draws_are_a_function_of_seed_sample_position),
         cmocka_unit_test(greedy_and_what_changes_it),
         cmocka_unit_test(penalties_as_defined),
-        cmocka_unit_test(log_probabilities_are_the_models),
-        cmocka_unit_test(what_can_not_be_is_an_error),
+        cmocka_unit_test(log_probabilities_are_those_of_the_model),
+        cmocka_unit_test(impossible_choices_are_errors),
         cmocka_unit_test(the_op_picks_the_same),
-        cmocka_unit_test(what_penalty_state_can_not_hold_is_the_hosts),
-        cmocka_unit_test(rows_as_loops_have_them),
+        cmocka_unit_test(what_penalty_state_can_not_hold_runs_on_the_host),
+        cmocka_unit_test(rows_equal_loops),
         cmocka_unit_test(entropies),
         cmocka_unit_test(speed),
     };

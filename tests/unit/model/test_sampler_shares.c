@@ -1,12 +1,12 @@
-/* The sampler against sets and shares worked out by hand: top-k, the nucleus at its edges, min-p,
- * temperature, repetition. */
+/* The sampler against sets and probabilities worked out by hand: top-k, the limits of the
+ * nucleus, min-p, temperature, repetition. */
 #include "unit/model/golden.h"
 
 #include "model/infer/sampler.h"
 
 #define DRAWS 6000
 
-/* How often each of n tokens is drawn in DRAWS draws. */
+/* Count how often each of n tokens is drawn in DRAWS draws. */
 static void draw(const float *logits, int n, const lt_sampling *how, int *counts) {
     lt_sampler s = {0};
     must(lt_sampler_open(&s, n), "sampler");
@@ -21,8 +21,8 @@ static void draw(const float *logits, int n, const lt_sampling *how, int *counts
     lt_sampler_close(&s);
 }
 
-/* shares[i] of all draws, which sum up to 1, within five standard deviations; of what has none,
- * none. */
+/* Expect shares[i] of all draws, which sum to 1, within five standard deviations; a token with
+ * share 0 is never drawn. */
 static void expect(const char *what, const float *logits, int n, const lt_sampling *how,
                    const double *shares) {
     int counts[64];
@@ -51,7 +51,7 @@ static void temperatures(void **state) {
     expect("as they are", eight, 5, &how, (double[]){1 / 16., 8 / 16., 2 / 16., 4 / 16., 1 / 16.});
     how.temperature = 0.5; /* Squares: 1 64 4 16 1. */
     expect("half", eight, 5, &how, (double[]){1 / 86., 64 / 86., 4 / 86., 16 / 86., 1 / 86.});
-    how.temperature = 2.0; /* Roots. */
+    how.temperature = 2.0; /* Square roots. */
     const double z = 1 + sqrt(8) + sqrt(2) + 2 + 1;
     expect("double", eight, 5, &how, (double[]){1 / z, sqrt(8) / z, sqrt(2) / z, 2 / z, 1 / z});
     how.temperature = 0.0;
@@ -65,13 +65,20 @@ static void temperatures(void **state) {
     assert_memory_not_equal(counts, again, sizeof counts);
 }
 
-static void nuclei(void **state) {
+static void top_p_at_its_limits(void **state) {
     static const struct {
-        double top_p, shares[5]; /* Of tokens 0 to 4, in parts of what stays. */
-    } rows[] = {{0.01, {0, 1, 0, 0, 0}},  {0.499, {0, 1, 0, 0, 0}}, {0.501, {0, 8, 0, 4, 0}},
-                {0.749, {0, 8, 0, 4, 0}}, {0.751, {0, 8, 2, 4, 0}}, {0.874, {0, 8, 2, 4, 0}},
-                {0.876, {1, 8, 2, 4, 0}}, /* Of equals the lower id first. */
-                {0.937, {1, 8, 2, 4, 0}}, {0.938, {1, 8, 2, 4, 1}}, {1.0, {1, 8, 2, 4, 1}}};
+        double top_p, shares[5]; /* Of tokens 0 to 4, relative to what is kept. */
+    } rows[] = {{0.01, {0, 1, 0, 0, 0}},
+                {0.499, {0, 1, 0, 0, 0}},
+                {0.501, {0, 8, 0, 4, 0}},
+                {0.749, {0, 8, 0, 4, 0}},
+                {0.751, {0, 8, 2, 4, 0}},
+                {0.874, {0, 8, 2, 4, 0}},
+                /* Of equal tokens the one with the lower id comes first. */
+                {0.876, {1, 8, 2, 4, 0}},
+                {0.937, {1, 8, 2, 4, 0}},
+                {0.938, {1, 8, 2, 4, 1}},
+                {1.0, {1, 8, 2, 4, 1}}};
     static const float equal[] = {1.0f, 1.0f, 1.0f, 1.0f};
     lt_sampling how = plain();
     (void)state;
@@ -86,7 +93,7 @@ static void nuclei(void **state) {
         how.top_p = rows[r].top_p;
         expect("nucleus", eight, 5, &how, shares);
     }
-    /* Four equals: the sums are exact, and a share that is met is enough. */
+    /* Four equal tokens: the sums are exact, and reaching the share exactly is enough. */
     how.top_p = 0.25;
     expect("a quarter", equal, 4, &how, (double[]){1, 0, 0, 0});
     how.top_p = 0.5;
@@ -122,7 +129,8 @@ static void cut_by_rank_and_weight(void **state) {
     expect("min p over a half", eight, 5, &how, (double[]){0, 1, 0, 0, 0});
     how.min_p = 1.0;
     expect("min p of one", eight, 5, &how, (double[]){0, 1, 0, 0, 0});
-    how = plain(); /* All three: of four by rank, the nucleus of their 15, then by weight. */
+    /* All three cuts: four by rank, then the nucleus of their 15, then by weight. */
+    how = plain();
     how.top_k = 4;
     how.top_p = 0.9;
     how.min_p = 0.3;
@@ -136,14 +144,14 @@ static int by_value(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* The k best of many, at any k: what is drawn is among them, and all of them are drawn. */
-static void the_best_of_many(void **state) {
+/* The k best of many, for any k: only these are drawn, and each of them is. */
+static void top_k_of_many(void **state) {
     enum { N = 64 };
     float logits[N], sorted[N];
     lt_sampling how = plain();
     uint32_t x = 12345;
     (void)state;
-    how.temperature = 100.0; /* All about as likely. */
+    how.temperature = 100.0; /* All about equally likely. */
     for (int round = 0; round < 4; round++) {
         for (int i = 0; i < N; i++) {
             x = x * 1664525u + 1013904223u;
@@ -162,7 +170,7 @@ static void the_best_of_many(void **state) {
     }
 }
 
-/* The likeliest token behind n tokens. */
+/* The most likely token after n tokens. */
 static int32_t best(const float *logits, const int32_t *tokens, int n, double repetition) {
     lt_sampling how = lt_sampling_defaults();
     lt_sampler s = {0};
@@ -178,7 +186,7 @@ static int32_t best(const float *logits, const int32_t *tokens, int n, double re
     return pick.id;
 }
 
-static void repetition(void **state) {
+static void repetition_penalty(void **state) {
     float logits[40];
     const int32_t tokens[] = {33, 33, 5};
     (void)state;
@@ -189,8 +197,8 @@ static void repetition(void **state) {
     logits[5] = 1.5f;
     assert_int_equal(best(logits, NULL, 0, 2.0), 33);
     assert_int_equal(best(logits, tokens, 2, 1.0), 33);
-    assert_int_equal(best(logits, tokens, 2, 1.3), 33); /* 2 / 1.3 = 1.54 */
-    assert_int_equal(best(logits, tokens, 2, 1.4), 5);  /* 2 / 1.4 = 1.43 */
+    assert_int_equal(best(logits, tokens, 2, 1.3), 33); /* 2 / 1.3 = 1.54. */
+    assert_int_equal(best(logits, tokens, 2, 1.4), 5);  /* 2 / 1.4 = 1.43. */
     assert_int_equal(best(logits, tokens, 3, 9.0), 33);
     logits[33] = -1.0f; /* Below 0 it is multiplied. */
     logits[5] = -1.2f;
@@ -198,7 +206,7 @@ static void repetition(void **state) {
     assert_int_equal(best(logits, tokens, 2, 1.3), 5);
 }
 
-static void what_is_no_number(void **state) {
+static void nan_and_infinity(void **state) {
     float logits[] = {0.0f, NAN, 0.0f};
     const lt_sampling how = plain();
     lt_sampler s = {0};
@@ -222,7 +230,7 @@ static void what_is_no_number(void **state) {
     lt_sampler_close(&(lt_sampler){0});
 }
 
-/* Each option outside its range is refused by its name; biases of one id are one. */
+/* Each option outside its range is refused by its name; two biases of the same id are one. */
 static void options(void **state) {
     static const lt_logit_bias outside = {40, 1.0f};
     lt_logit_bias twice[] = {{7, 1.0f}, {3, 2.0f}, {7, 0.5f}};
@@ -244,7 +252,7 @@ static void options(void **state) {
     assert_true(twice[0].id == 3 && twice[1].id == 7 && twice[1].bias == 1.5f);
 }
 
-/* Every number of a request has its own range; the message has its ends. */
+/* Every number of a request has its own range; the message states its ends. */
 static void ranges_of_requests(void **state) {
 #define AT(field) offsetof(lt_sampling, field)
     static const struct {
@@ -287,14 +295,10 @@ static void ranges_of_requests(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranges_of_requests),
-        cmocka_unit_test(temperatures),
-        cmocka_unit_test(nuclei),
-        cmocka_unit_test(cut_by_rank_and_weight),
-        cmocka_unit_test(the_best_of_many),
-        cmocka_unit_test(repetition),
-        cmocka_unit_test(what_is_no_number),
-        cmocka_unit_test(options),
+        cmocka_unit_test(ranges_of_requests),  cmocka_unit_test(temperatures),
+        cmocka_unit_test(top_p_at_its_limits), cmocka_unit_test(cut_by_rank_and_weight),
+        cmocka_unit_test(top_k_of_many),       cmocka_unit_test(repetition_penalty),
+        cmocka_unit_test(nan_and_infinity),    cmocka_unit_test(options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

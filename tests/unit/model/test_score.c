@@ -55,7 +55,7 @@ static void reads_the_end(void **state) {
     assert_int_equal(lt_model_score_at(&none, ids, 5), 4);
 }
 
-/* Loss and gradients of row 0 preferred to row 1. */
+/* Loss and gradients when row 0 is preferred to row 1. */
 static void bradley_terry(const lt_backend *be, lt_dtype dtype, lt_recompute level) {
     const double tolerance = dtype == LT_BF16 ? 0.06 : 2e-5;
     score_golden f;
@@ -148,8 +148,9 @@ static void saved_and_opened(void **state) {
     must(lt_file_remove_tree(folder), folder);
 }
 
-/* A language model, tied or not, gets a head: the rest is as it was; the seed decides the head. */
-static void a_language_model_gets_one(void **state) {
+/* A language model, tied or not, gets a score head: the rest is unchanged; the seed decides the
+ * head. */
+static void a_language_model_gets_a_score_head(void **state) {
     static const char *const names[] = {"llama3", "gemma3", "gpt2"};
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -186,9 +187,11 @@ static void a_language_model_gets_one(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_of_a_session), cmocka_unit_test(reads_the_end),
-        cmocka_unit_test(gradients_of_a_pair), cmocka_unit_test(on_the_gpu),
-        cmocka_unit_test(saved_and_opened),    cmocka_unit_test(a_language_model_gets_one)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(values_of_a_session),
+                                       cmocka_unit_test(reads_the_end),
+                                       cmocka_unit_test(gradients_of_a_pair),
+                                       cmocka_unit_test(on_the_gpu),
+                                       cmocka_unit_test(saved_and_opened),
+                                       cmocka_unit_test(a_language_model_gets_a_score_head)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

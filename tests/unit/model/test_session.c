@@ -1,5 +1,5 @@
-/* A session gives the logits of the pass, one token at a time, in pieces, beside other sessions and
- * after a truncation. */
+/* A session gives the logits of the pass, one token at a time, in pieces, beside other sessions
+ * and after a truncation. */
 #include "unit/model/golden.h"
 
 #include <malloc.h>
@@ -19,7 +19,8 @@ static void near(const float *a, const float *b, int64_t n, double tolerance, co
     }
 }
 
-/* A text's length decides its rotation: in pieces it is another one (test_rope.c). */
+/* The rotation depends on the length of the text, so a text in pieces is rotated differently
+ * (test_rope.c). */
 static bool by_length(const golden *g) {
     return lt_rope_switch(&g->model->spec) > 0;
 }
@@ -59,7 +60,7 @@ static void decode_is_the_forward_pass(void **state) {
     }
 }
 
-/* -log softmax(logits)[label] in double, and the first of the largest. */
+/* -log softmax(logits)[label] in double, and the first of the largest logits. */
 static double loss_of(const float *logits, int32_t label, int32_t *best) {
     double sum = 0.0;
     *best = 0;
@@ -72,7 +73,7 @@ static double loss_of(const float *logits, int32_t label, int32_t *best) {
     return log(sum) - ((double)logits[label] - (double)logits[*best]);
 }
 
-/* In two calls, the second behind what the first left. */
+/* In two calls, the second of which continues after the first. */
 static void scores_are_those_of_the_logits(void **state) {
     (void)state;
     for (int i = 0; i < N_GOLDEN_CASES * N_BACKENDS; i++) {
@@ -106,7 +107,7 @@ static void scores_are_those_of_the_logits(void **state) {
     }
 }
 
-/* Sequences of different lengths, some neighbours in the cache and some not, step together. */
+/* Sequences of different lengths, some of them neighbours in the cache, step together. */
 static void sequences_do_not_see_each_other(void **state) {
     (void)state;
     for (int i = 0; i < N_BACKENDS; i++) {
@@ -163,7 +164,7 @@ static void nothing_is_allocated_after_open(void **state) {
     (void)state;
     golden_open(&g, "qwen3", lt_backend_cpu(), LT_F32);
     must(lt_session_open(&s, g.model, 2, 60), g.name);
-    for (int i = 0; i < 2; i++) { /* The kernels' libraries may build what a new shape needs. */
+    for (int i = 0; i < 2; i++) { /* The kernels' libraries may allocate for a new shape. */
         must(lt_session_eval(s, i, g.batch.tokens, 10, logits), g.name);
         must(lt_session_step(s, (int64_t[]){0, 1}, g.batch.tokens, 2 - i, logits), g.name);
     }

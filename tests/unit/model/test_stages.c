@@ -1,7 +1,7 @@
 /* A pass in parts has the bits of the whole: cut into stages at any layer, with two micro-batches
- * in flight in the order of a pipeline that does one forward, one backward (1F1B); in one pass, and
- * with one pass per stage, which exchange the residual stream and its gradient. On the CPU and,
- * where there is one, on the GPU. */
+ * in flight in the order of a 1F1B pipeline (one forward, one backward); in one pass, and with
+ * one pass per stage, which exchange the residual stream and its gradient. On the CPU and, if
+ * there is one, on the GPU. */
 #include "unit/model/golden.h"
 
 #include "model/alloc.h"
@@ -20,7 +20,7 @@ static float *download(lt_model *m, const lt_pass *p) {
     float *out = malloc(bytes);
     assert_non_null(out);
     const lt_param_buffer *g = lt_pass_gradients(p);
-    for (int u = 0; u < m->table.n_units; u++) { /* A stage has its own units alone. */
+    for (int u = 0; u < m->table.n_units; u++) { /* A stage has only its own units. */
         const lt_unit *unit = &m->table.units[u];
         if (g->base[u] != NULL) {
             must(lt_model_download(m, out + unit->at, g->base[u],
@@ -40,7 +40,7 @@ static lt_pass_options options_of(const work *w, lt_recompute level) {
                              .eager = true};
 }
 
-/* One stage's next work; F of all batches that fit before the first B. */
+/* The next work of a stage; F of all batches that fit before the first B. */
 typedef struct {
     int forward, backward;
 } progress;
@@ -53,7 +53,7 @@ typedef struct {
     bool apart;
 } pipeline;
 
-/* What one pass holds goes to another, each behind its own queue. */
+/* Copy from one pass to another, each after the work of its own queue. */
 static void carry(const pipeline *l, lt_pass *to, lt_tensor y, lt_pass *from, lt_tensor x) {
     const lt_backend *be = l->w->model->backend;
     const size_t bytes = (size_t)lt_tensor_count(&x) * lt_dtype_bytes(x.dtype);
@@ -90,7 +90,7 @@ static void backward(pipeline *l, int stage, int set) {
     l->done[stage].backward++;
 }
 
-/* Each tick every stage does the next of its work whose input was there before the tick. */
+/* In each tick every stage does its next work whose input was there before the tick. */
 static void run_1f1b(pipeline *l) {
     const int last = l->w->n_stages - 1;
     for (int tick = 0; l->done[0].backward < N_BATCHES; tick++) {
@@ -157,7 +157,8 @@ static void check(const work *w, const lt_pass_result *want, const float *gradie
             if (apart && !here && p->layer >= 0) {
                 assert_null(lt_pass_gradients(l.of[s])->base[p->unit]);
             }
-            if (apart && (!here || tied)) { /* Both ends hold a part of a tied embedding's. */
+            /* Both ends hold a part of the gradient of a tied embedding. */
+            if (apart && (!here || tied)) {
                 continue;
             }
             if (memcmp(ours + p->whole_at, gradients + p->whole_at,
@@ -176,7 +177,7 @@ static void check(const work *w, const lt_pass_result *want, const float *gradie
     }
 }
 
-/* The whole, one batch after the other. */
+/* The whole pass, one batch after the other. */
 static float *whole(const work *w, lt_recompute level, lt_pass_result *sum) {
     const lt_pass_options o = options_of(w, level);
     lt_pass *p = NULL;
@@ -216,7 +217,8 @@ static void all_cuts(work *w, lt_recompute level, bool every) {
     free(gradients);
 }
 
-/* A model of the golden's family with three layers, and the golden batch forwards and backwards. */
+/* A model of the golden's family with three layers, and forward and backward passes of the golden
+ * batch. */
 static void family(const char *name, const lt_backend *be, lt_dtype dtype, bool every,
                    lt_recompute first, lt_recompute last) {
     static int32_t tokens[256], labels[256];
@@ -254,7 +256,7 @@ static void on_the_cpu(void **state) {
     }
 }
 
-/* Core: each family at one level of recomputation, each level in one family at least. */
+/* Core: each family at one level of recomputation, each level in at least one family. */
 static void on_the_gpu(void **state) {
     const char *const few[] = {"gpt2", "apertus", "gemma3", "mixtral"};
     const lt_backend *gpu = gpu_backend();

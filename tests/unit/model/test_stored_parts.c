@@ -1,18 +1,18 @@
-/* How far the shipped model's log-probabilities as stored lie from those of the same weights in
- * F32, and why: by parts.
+/* How far the log-probabilities of the shipped model as stored are from those of the same weights
+ * in F32, and which parts cause it.
  *
  * A product with a matrix in a K format rounds its activations to 8 bits a block of 256
- * (block_act.c), and keys and values are kept in F16. That this is all: while the stored model
- * runs, every product it makes is worked out again in double, from the same activations rounded so
- * and the widened matrix, and must be that but for F32 sums; the rest of a layer is the code of
- * F32.
+ * (block_act.c), and keys and values are kept in F16. There is no other cause: while the stored
+ * model runs, every product is computed again in double, from the same activations with this
+ * rounding and the widened matrix, and must agree except for F32 sums; the rest of a layer is the
+ * code of F32.
  *
- * Then the same roundings are put into the F32 model, product by product: what each costs. All of
- * them together are as far from F32 as the stored model is, and as far from that: a rounding that
- * falls the other way, for a last bit of its input, is a whole step of 8 bits, and after a few
- * layers two runs whose first products differ in their last bits round independently. So the two
- * cannot be compared token by token; how far each lies from F32 can. The figures are in
- * docs/numerics.md; LATEEN_PARTS_TEXT=FILE.jsonl measures them on other text. */
+ * Then the same roundings are put into the F32 model, product by product, which shows what each
+ * costs. All of them together are as far from F32 as the stored model is, and as far from that: a
+ * rounding that falls the other way, for a last bit of its input, is a whole step of 8 bits, and
+ * after a few layers two runs whose first products differ in their last bits round independently.
+ * So the two cannot be compared token by token; how far each lies from F32 can. The figures are
+ * in docs/numerics.md; LATEEN_PARTS_TEXT=FILE.jsonl measures them on other text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -60,7 +60,7 @@ static unsigned kind_of(const lt_tensor *b) {
                                                                     : ATTN_OUT;
 }
 
-/* The row as its 8-bit blocks say it. */
+/* Round the row as its 8-bit blocks represent it. */
 static void round_row(float *out, const float *x, int64_t n) {
     for (int64_t at = 0; at < n; at += LT_BLOCK_SUPER) {
         lt_q8 block;
@@ -71,14 +71,14 @@ static void round_row(float *out, const float *x, int64_t n) {
     }
 }
 
-/* ---- The stored model, watched ---- */
+/* ---- The stored model, observed ---- */
 
 static int64_t n_checked;
 static double worst_product; /* Of |y - truth| / sum of |terms|. */
 
 static const lt_model *stored_model, *wide_model;
 
-/* The matrix of a product as the F32 model has it, by the packed rows that both models' tables
+/* The matrix of a product in the F32 model, found by the packed rows that both models' tables
  * know. */
 static const float *wide_rows(const lt_matmul_args *a) {
     for (int i = 0; i < stored_model->table.n_params; i++) {
@@ -93,8 +93,8 @@ static const float *wide_rows(const lt_matmul_args *a) {
     return NULL;
 }
 
-/* A few results of a product with blocks against rounded activations times widened weights, in
- * double. */
+/* Compare a few results of a product with blocks with rounded activations times widened weights,
+ * in double. */
 static lt_err watched_matmul(lt_queue *q, const lt_matmul_args *a) {
     static float x[MAX_COLS];
     const lt_err err = lt_backend_cpu()->ops->matmul(q, a);
@@ -140,7 +140,7 @@ static lt_err matmul(lt_queue *q, const lt_matmul_args *args) {
 static int32_t tokens[MAX_TOKENS];
 static int64_t n_tokens;
 
-/* Two pieces of PIECE tokens of a document, each behind the first token of texts. */
+/* Two pieces of PIECE tokens of a document, each after the first token of texts. */
 static void read_tokens(int64_t most) {
     const char *path = getenv("LATEEN_PARTS_TEXT") != NULL ? getenv("LATEEN_PARTS_TEXT") : TEXT;
     lt_tokenizer *t = NULL;
@@ -211,7 +211,7 @@ static apart compare(const char *what, const float *a, const float *b) {
     return d;
 }
 
-static void distance_is_rounding(void **state) {
+static void the_distance_is_rounding(void **state) {
     static float wide[MAX_TOKENS], stored[MAX_TOKENS], other[MAX_TOKENS];
     static const struct {
         const char *what;
@@ -251,7 +251,7 @@ static void distance_is_rounding(void **state) {
         losses_of(m, other);
         (void)compare(parts[i].what, other, wide);
     }
-    m->options.stored = true; /* Only its session asks: keys and values in F16. */
+    m->options.stored = true; /* Only its session reads the option: keys and values in F16. */
     rounded_now = 0;
     losses_of(m, other);
     (void)compare("keys and values in F16", other, wide);
@@ -264,6 +264,6 @@ static void distance_is_rounding(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(distance_is_rounding)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_distance_is_rounding)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

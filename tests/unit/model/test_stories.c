@@ -28,7 +28,7 @@ static int32_t best_of(const float *logits) {
     return best;
 }
 
-/* llama2.c's tokenizer.bin: int32 longest piece, then (float score, int32 length, bytes) a
+/* llama2.c's tokenizer.bin: int32 longest piece, then (float score, int32 length, bytes) for each
  * piece. */
 static const char *piece_of(const unsigned char *data, int32_t id, int32_t *length) {
     size_t at = 4;
@@ -49,7 +49,7 @@ static size_t append(char *text, size_t used, const unsigned char *vocabulary, i
         text[used++] = (char)strtol(piece + 3, NULL, 16);
         return used;
     }
-    if (previous == 1 && length > 0 && piece[0] == ' ') { /* No space behind BOS. */
+    if (previous == 1 && length > 0 && piece[0] == ' ') { /* There is no space after BOS. */
         piece++;
         length--;
     }

@@ -1,6 +1,7 @@
-/* Watermarks: the draws of gumbel and exponential keep the distribution over keys, green biases it
- * by its closed form; detectors follow their null laws on texts without a mark and find marks; a
- * repeated context is drawn as without a watermark. */
+/* Watermarks: the draws of gumbel and exponential keep the distribution over keys, green biases
+ * it by its closed form; the statistics of detectors follow their null distributions on texts
+ * without a watermark, and detect watermarks; a repeated context is drawn as without a
+ * watermark. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,7 +41,7 @@ static int32_t pick(lt_sampler *p, const float *x, const lt_sampling *how, const
     return out.id;
 }
 
-/* Of the ids that are kept (top_k 0: all). */
+/* Softmax of the ids that are kept (top_k 0: all). */
 static void softmax(int64_t top_k, const double *bias, double *law) {
     double sum = 0;
     for (int i = 0; i < V; i++) {
@@ -104,7 +105,7 @@ static void green_biases_by_its_closed_form(void **state) {
         bias[i] = lt_watermark_uniform(at, i) < 0.5 ? 2.0 : 0.0;
         n_green += bias[i] > 0;
     }
-    assert_in_range(n_green, 1, V - 1); /* Else the test says nothing. */
+    assert_in_range(n_green, 1, V - 1); /* Otherwise the test would prove nothing. */
     for (uint64_t seed = 0; seed < DRAWS; seed++) {
         how.seed = seed;
         counts[pick(&sampler, logits, &how, tokens, 2, 0)]++;
@@ -123,7 +124,7 @@ static void a_repeated_context_is_drawn_by_the_seed(void **state) {
     assert_true(lt_watermark_state(&w, tokens, 3, 1, 0, 0, &at));
     assert_true(at != first);
     assert_false(lt_watermark_state(&w, tokens, 3, 3, 0, 0, &at)); /* 1 2 once more. */
-    assert_true(lt_watermark_state(&w, tokens, 6, 0, 0, 0, &at));  /* Of prompts it may. */
+    assert_true(lt_watermark_state(&w, tokens, 6, 0, 0, 0, &at));  /* The prompt may repeat. */
     assert_int_equal(at, first);
     assert_false(lt_watermark_state(&w, tokens, 1, 0, 0, 0, &at)); /* Too short. */
     w.scheme = LT_WATERMARK_GREEN;
@@ -148,7 +149,7 @@ static void a_cycle_begins_by_seed_and_choice(void **state) {
     }
 }
 
-/* Texts over a larger vocabulary, whose logits are random at each place. */
+/* Texts over a larger vocabulary, with random logits at each place. */
 static void write_text(lt_sampler *p, const lt_sampling *how, uint64_t seed, int32_t *ids) {
     lt_rng r = {.seed = seed, .stream = 77};
     float x[WORDS];
@@ -163,7 +164,7 @@ static void write_text(lt_sampler *p, const lt_sampling *how, uint64_t seed, int
 static const lt_watermark_scheme all[] = {LT_WATERMARK_GREEN, LT_WATERMARK_GUMBEL,
                                           LT_WATERMARK_EXPONENTIAL};
 
-static void marks_are_found(void **state) {
+static void watermarks_are_detected(void **state) {
     lt_sampler p;
     int32_t ids[TEXT];
     (void)state;
@@ -179,16 +180,16 @@ static void marks_are_found(void **state) {
         assert_true(all[s] == LT_WATERMARK_EXPONENTIAL
                         ? r.n_scored == TEXT
                         : r.n_scored <= TEXT - how.watermark.context);
-        how.watermark.key++; /* With another key nothing is found. */
+        how.watermark.key++; /* With another key nothing is detected. */
         assert_int_equal(lt_watermark_detect(&how.watermark, ids, TEXT, 99, 0, &r), LT_OK);
         assert_true(fabs(r.z) < 4 && r.p > 1e-4);
     }
     lt_sampler_close(&p);
 }
 
-/* Without a mark p is uniform over keys: the share of texts with p <= a is a (for counts, at most
- * a). */
-static void without_a_mark_p_is_uniform(void **state) {
+/* Without a watermark p is uniform over keys: the share of texts with p <= a is a (for counts, at
+ * most a). */
+static void without_a_watermark_p_is_uniform(void **state) {
     enum { TEXTS = 2000 };
     static const double level[3] = {0.05, 0.25, 0.5};
     (void)state;
@@ -214,13 +215,13 @@ static void without_a_mark_p_is_uniform(void **state) {
             const double want = level[k], got = (double)below[k] / n_texts;
             const double error = 4 * sqrt(want * (1 - want) / n_texts);
             assert_true(got < want + error);
-            /* A binomial tail is less than the level where it jumps. */
+            /* A binomial tail is below the level where it jumps. */
             assert_true(got > want - error - (all[s] == LT_WATERMARK_GREEN ? 0.15 : 0));
         }
     }
 }
 
-/* What a text repeats counts once; p is the exact tail. */
+/* What a text repeats counts once; p is the exact tail probability. */
 static void statistics_are_the_closed_forms(void **state) {
     lt_watermark w = mark(LT_WATERMARK_GREEN, 2);
     const int32_t ids[] = {1, 2, 1, 2, 1, 2, 3};
@@ -244,13 +245,13 @@ static void statistics_are_the_closed_forms(void **state) {
     assert_true(fabs(r.p - tail) < 1e-12);
     assert_true(fabs(r.z - ((double)green - 0.75) / sqrt(3 * 0.1875)) < 1e-12);
 
-    w.scheme = LT_WATERMARK_GUMBEL; /* Contexts 1 and 2, each with what follows first. */
+    w.scheme = LT_WATERMARK_GUMBEL; /* Contexts 1 and 2, each with what follows it first. */
     assert_int_equal(lt_watermark_detect(&w, ids, 7, 0, 0, &r), LT_OK);
     assert_int_equal(r.n_scored, 2);
     assert_true(fabs(r.p - exp(-r.statistic) * (1 + r.statistic)) < 1e-12);
 }
 
-static void faults_are_told(void **state) {
+static void faults_are_reported(void **state) {
     lt_watermark w = mark(LT_WATERMARK_GREEN, 2);
     lt_watermark_scheme scheme;
     lt_watermark_report r;
@@ -292,10 +293,10 @@ int main(void) {
         cmocka_unit_test(green_biases_by_its_closed_form),
         cmocka_unit_test(a_repeated_context_is_drawn_by_the_seed),
         cmocka_unit_test(a_cycle_begins_by_seed_and_choice),
-        cmocka_unit_test(marks_are_found),
-        cmocka_unit_test(without_a_mark_p_is_uniform),
+        cmocka_unit_test(watermarks_are_detected),
+        cmocka_unit_test(without_a_watermark_p_is_uniform),
         cmocka_unit_test(statistics_are_the_closed_forms),
-        cmocka_unit_test(faults_are_told),
+        cmocka_unit_test(faults_are_reported),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

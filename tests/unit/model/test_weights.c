@@ -1,8 +1,8 @@
 /* Weights that are loaded in the background equal those loaded at once. Weights that are not
- * finite: in every tensor of every golden model, stored as it is, transposed (GPT-2), split (q, k,
- * v) or one of many experts, a single NaN or infinity is refused with a message that names the
- * tensor and the element; with background loading, by lt_model_wait. A folder with one file
- * and an index is read as transformers reads it. */
+ * finite: in every tensor of every golden model, whether stored in the same form, transposed
+ * (GPT-2), split (q, k, v) or one of many experts, a single NaN or infinity is refused with a
+ * message that names the tensor and the element; with background loading, by lt_model_wait. A
+ * folder with one file and an index is read as transformers reads it. */
 #include "unit/model/far.h"
 #include "unit/model/golden.h"
 
@@ -18,7 +18,7 @@ static void put_file(const char *folder, const char *name, const void *data, siz
     must(lt_file_write_atomic(path, data, bytes), name);
 }
 
-/* Bytes at `at` of the weights' file of `folder`. */
+/* Overwrite bytes at `at` of the weights' file in `folder`. */
 static void poke(const char *folder, size_t at, const void *value, size_t bytes) {
     char path[LT_PATH_BYTES];
     must(lt_path_join(path, folder, "model.safetensors"), folder);
@@ -88,8 +88,8 @@ static void not_a_number_is_refused(void **state) {
     }
 }
 
-/* Weights that come in on a thread of their own are the same; a model may be closed before they are
- * there. */
+/* Weights that a separate thread loads are the same; a model may be closed before they are
+ * complete. */
 static void weights_load_async(void **state) {
     (void)state;
     for (int i = 0; i < N_GOLDEN_CASES; i++) {
@@ -138,9 +138,9 @@ static bool has_file(const char *folder, const char *name) {
     return lt_file_has_name(path);
 }
 
-/* Where both are there, transformers (modeling_utils.py, _get_resolved_checkpoint_files) takes
- * model.safetensors. Of a tensor that two shards hold with other values, it takes that of the last
- * file: here such a folder is refused. A model that is saved leaves nothing of an earlier one that
+/* If both exist, transformers (modeling_utils.py, _get_resolved_checkpoint_files) takes
+ * model.safetensors. If two shards hold a tensor with different values, it takes that of the last
+ * file: here such a folder is refused. Saving a model removes the files of an earlier one that
  * would be read in its place. */
 static void one_file_or_shards(void **state) {
     static const char index[] =
