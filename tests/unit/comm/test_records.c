@@ -345,12 +345,42 @@ static void the_environment_is_read(void **state) {
     assert_true(lt_launched_silent_s() == 0);
 }
 
+/* Which of how many ranks this process is, by launch, Open MPI and Slurm in turn. */
+static void a_rank_knows_its_number(void **state) {
+    int rank = -1, n = -1;
+    (void)state;
+    static const char *const all[] = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                      "SLURM_PROCID", "SLURM_NTASKS", "PMIX_RANK"};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        set(all[k], NULL);
+    }
+    set(LT_ENV_SEGMENT, NULL);
+    set(LT_ENV_RANKS, "9");
+    set(LT_ENV_RANK, "8");
+    set("SLURM_PROCID", "3");
+    assert_int_equal(lt_comm_started_as(&rank, &n), LT_OK);
+    assert_true(rank == 0 && n == 1); /* A batch script: nothing started ranks. */
+    set("PMIX_RANK", "3");
+    assert_int_equal(lt_comm_started_as(&rank, &n), LT_ERR_UNSUPPORTED);
+    set("SLURM_NTASKS", "7");
+    assert_int_equal(lt_comm_started_as(&rank, &n), LT_OK);
+    assert_true(rank == 3 && n == 7);
+    set("OMPI_COMM_WORLD_RANK", "1");
+    set("OMPI_COMM_WORLD_SIZE", "5");
+    assert_int_equal(lt_comm_started_as(&rank, &n), LT_OK);
+    assert_true(rank == 1 && n == 5);
+    set(LT_ENV_SEGMENT, "12");
+    assert_int_equal(lt_comm_started_as(&rank, &n), LT_OK);
+    assert_true(rank == 8 && n == 9);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_last_calls_are_kept),
                                        cmocka_unit_test(each_cause_is_named),
                                        cmocka_unit_test(wrong_records_are_refused),
                                        cmocka_unit_test(ranks_show_what_they_do),
                                        cmocka_unit_test(what_stays_when_ranks_start_again),
-                                       cmocka_unit_test(the_environment_is_read)};
+                                       cmocka_unit_test(the_environment_is_read),
+                                       cmocka_unit_test(a_rank_knows_its_number)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

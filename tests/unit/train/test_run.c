@@ -3,6 +3,7 @@
  * ends. */
 #include "unit/train/run_folder.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <sys/stat.h>
@@ -109,6 +110,59 @@ static void a_run_says_what_it_is(void **state) {
     const double flops = 6.0 * (LAYER + HEAD + 3 * 16 + 2 * 8 + 2) + 12.0 * 16 * 16;
     assert_true(fabs(mfu * 123.5e9 / rate / flops - 1.0) < 1e-4);
     json_decref(lines);
+}
+
+/* Numbers of this process's open files, as a set. */
+static uint64_t open_files(void) {
+    uint64_t set = 0;
+    for (int fd = 0; fd < 64; fd++) {
+        set |= (uint64_t)(fcntl(fd, F_GETFD) != -1) << fd;
+    }
+    return set;
+}
+
+/* A run that ends before it has its folder, or behind that, closes no file of the process, such as
+ * its standard output. */
+static void a_run_that_cannot_begin_closes_its_own_files_alone(void **state) {
+    const uint64_t before = open_files();
+    lt_recipe *r = run_recipe("cannot", "objective.kind=dpo");
+    lt_training *t = calloc(1, sizeof *t);
+    (void)state;
+    assert_non_null(t);
+    assert_int_equal(lt_training_open(t, r, device_of(lt_backend_cpu())), LT_ERR_UNSUPPORTED);
+    lt_training_close(t);
+    assert_true((open_files() & before) == before);
+    assert_int_not_equal(run_train("cannot", "data.train=/no/such.bin", NULL), LT_OK);
+    assert_true((open_files() & before) == before);
+    free(t);
+    free(r);
+}
+
+/* The report is there after a checkpoint, before the run has ended; not after any other step, nor,
+ * where a checkpoint is written while the run goes on, after it. */
+static void a_report_follows_a_checkpoint(void **state) {
+    (void)state;
+    for (int async = 0; async < 2; async++) {
+        lt_recipe *r = run_recipe(async ? "behind" : "reported",
+                                  async ? "steps=3 checkpoint.every=2 checkpoint.async=true"
+                                        : "steps=3 checkpoint.every=2");
+        lt_training *t = calloc(1, sizeof *t);
+        assert_non_null(t);
+        must(lt_training_open(t, r, device_of(lt_backend_cpu())), "open");
+        for (int step = 1; step <= 2; step++) {
+            lt_step_outcome out;
+            bool slow;
+            must(lt_training_step(t, &out), "step");
+            must(lt_training_follow(t, &out.decision, &slow), "follow");
+            assert_int_equal(slow, step == 2);
+            assert_int_equal(run_has(r->out + strlen(run_root) + 1, "report.html"),
+                             step == 2 && !async);
+        }
+        must(lt_saver_wait(t), "save");
+        lt_training_close(t);
+        free(t);
+        free(r);
+    }
 }
 
 static void at_each_step(void **state) {
@@ -326,6 +380,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recipes_are_kept),
         cmocka_unit_test(a_run_says_what_it_is),
+        cmocka_unit_test(a_run_that_cannot_begin_closes_its_own_files_alone),
+        cmocka_unit_test(a_report_follows_a_checkpoint),
         cmocka_unit_test(at_each_step),
         cmocka_unit_test(a_validation_counts_its_labels),
         cmocka_unit_test(bad_rows_end_a_validation),

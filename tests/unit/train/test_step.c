@@ -482,6 +482,11 @@ static void rows_repeat(void **state) {
         json_object_set_new(place, "row", json_integer(2));
         must(source.seek(source.of, place), "seek");
         assert_int_equal(m.next, 2);
+        json_object_set_new(place, "row", json_integer(0));
+        must(source.seek(source.of, place), "the first row");
+        assert_int_equal(m.next, 0);
+        json_object_set_new(place, "row", json_integer(2));
+        must(source.seek(source.of, place), "seek");
         for (int bad = -1; bad <= 3; bad += 4) {
             json_object_set_new(place, "row", json_integer(bad));
             assert_int_equal(source.seek(source.of, place), LT_ERR_STATE);
