@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -63,6 +64,7 @@ static inline ran run_verb(int (*verb)(int, char **), const char *words) {
         }
         (void)dup2(fileno(files[i]), i);
     }
+    __fpurge(stdin); /* What an earlier verb has left unread. */
     clearerr(stdin);
     r.status = verb(argc, argv);
     (void)fflush(NULL);
