@@ -2,8 +2,6 @@
  * one thread. The whole file is encoded as one text; the first encoding starts with an empty word
  * cache, later ones find the words of earlier ones in it. Peers: bench/tokenizer.py. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -30,18 +28,9 @@ typedef struct {
 static const lt_option rows[] = {BENCH_TOKENIZER_OPTIONS(LT_OPTION_ROW)};
 static const lt_option_table table = LT_OPTION_TABLE("bench tokenizer", rows);
 
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Median of the encodings after the first, or of the only one. */
-static double warm_median(const double *seconds, int64_t n) {
-    double sorted[ROUNDS_MAX];
-    const int64_t from = n > 1;
-    memcpy(sorted, seconds + from, (size_t)(n - from) * sizeof *sorted);
-    qsort(sorted, (size_t)(n - from), sizeof *sorted, compare);
-    return sorted[(n - from) / 2];
+/* Median of the encodings after the first, or of the only one. Sorts them. */
+static double warm_median(double *seconds, int64_t n) {
+    return n > 1 ? lt_bench_median(seconds + 1, n - 1) : seconds[0];
 }
 
 int lt_bench_tokenizer(int argc, char **argv) {

@@ -91,6 +91,27 @@ static void a_conversation_outgrows_its_context(void **state) {
     free(hi);
 }
 
+/* The model's own template, whose marks are tokens; and a model that is not there. */
+static void the_template_of_the_model(void **state) {
+    static const char model[] = "--model tests/golden/sft --device cpu --threads 1 --dtype fp32 "
+                                "--temperature 0 --max-tokens 6";
+    char words[512];
+    ran r, want;
+    (void)state;
+    (void)snprintf(words, sizeof words, "generate %s --special --prompt-file %s", model,
+                   write_file("prompt.txt", "<s><|user|>Hi<|end|><|assistant|>"));
+    want = run_verb(lt_verb_generate, words);
+    (void)snprintf(words, sizeof words, "chat %s", model);
+    run_input = "Hi\n";
+    r = run_verb(lt_verb_chat, words);
+    assert_int_equal(strncmp(r.out, want.out, strlen(want.out)), 0);
+    assert_string_equal(r.out + strlen(want.out), "\n");
+    ran_close(&r);
+    ran_close(&want);
+    run_input = "";
+    run_refused(lt_verb_chat, "chat --model /no/such --device cpu", LT_EXIT_FAILED, "/no/such");
+}
+
 static void what_is_asked_is_told(void **state) {
     ran r = chat("Hi\n", "--stats");
     (void)state;
@@ -117,6 +138,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_turn_has_the_turns_before_it),
         cmocka_unit_test(a_conversation_outgrows_its_context),
+        cmocka_unit_test(the_template_of_the_model),
         cmocka_unit_test(what_is_asked_is_told),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
