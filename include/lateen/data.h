@@ -119,10 +119,11 @@ typedef struct lt_loader lt_loader;
  * STREAM    documents concatenated and cut every seq tokens (Megatron, nanoGPT). Padding only at
  *           the end of an epoch.
  * BEST_FIT  each row begins with a document; documents of at most seq tokens stay whole (longer
- *           ones are cut every seq tokens) and are placed by best-fit decreasing within a window;
- *           the small rest of a row is padding.
- * SINGLE    the same, but no row holds two documents: an epoch has as many rows as documents of at
- *           most seq tokens, so the rows of a step are a number of examples. */
+ *           ones are cut every seq tokens) and are placed by best-fit decreasing within a window,
+ *           so that unshuffled rows begin with the longest; the small rest of a row is padding.
+ * SINGLE    no row holds two documents: an epoch has as many rows as documents of at most seq
+ *           tokens, so the rows of a step are a number of examples. Unshuffled rows come in the
+ *           order of the documents. */
 typedef enum { LT_PACK_STREAM, LT_PACK_BEST_FIT, LT_PACK_SINGLE } lt_pack;
 
 /* NONE       in the order of the files.

@@ -160,8 +160,8 @@ static void plan_stream(lt_packer *p) {
     w->end_offset = offset;
 }
 
-/* Cut documents into pieces and put them into lists by length. */
-static void cut_pieces(lt_packer *p) {
+/* Cut documents into pieces, put them into lists by length, and return their number. */
+static int32_t cut_pieces(lt_packer *p) {
     lt_window *w = &p->window;
     const uint64_t seq = (uint64_t)p->options->seq, end = n_documents(p);
     uint64_t ordinal = w->document, offset = w->offset;
@@ -185,6 +185,17 @@ static void cut_pieces(lt_packer *p) {
     }
     w->end_document = ordinal;
     w->end_offset = offset;
+    return n_pieces;
+}
+
+/* Each piece is a row, in the order of the documents. */
+static void plan_single(lt_packer *p) {
+    lt_window *w = &p->window;
+    w->n_rows = cut_pieces(p);
+    for (int32_t i = 0; i < w->n_rows; i++) {
+        w->row_first[i] = w->row_last[i] = i;
+        w->pieces[i].next = -1;
+    }
 }
 
 static void push_row(lt_window *w, int32_t row, int32_t room) {
@@ -218,7 +229,7 @@ static void plan_best_fit(lt_packer *p) {
     lt_window *w = &p->window;
     const int32_t seq = (int32_t)p->options->seq;
 
-    cut_pieces(p);
+    (void)cut_pieces(p);
     for (int32_t i = 0; i <= seq; i++) {
         w->by_room[i] = -1;
     }
@@ -236,7 +247,7 @@ static void plan_best_fit(lt_packer *p) {
             }
             w->row_last[row] = piece;
             w->pieces[piece].next = -1;
-            if (room > n && p->options->packing == LT_PACK_BEST_FIT) {
+            if (room > n) {
                 push_row(w, row, room - n);
             }
             piece = following;
@@ -255,6 +266,12 @@ static bool is_last_window(const lt_packer *p) {
     }
     return left < 2;
 }
+
+static void (*const plans[])(lt_packer *p) = {
+    [LT_PACK_STREAM] = plan_stream,
+    [LT_PACK_BEST_FIT] = plan_best_fit,
+    [LT_PACK_SINGLE] = plan_single,
+};
 
 /* Plan the window that contains the cursor. Windows without rows (only empty documents) are
  * skipped. */
@@ -278,11 +295,7 @@ static lt_err plan(lt_packer *p, lt_loader_cursor *c) {
             w->document = c->document;
             w->offset = c->offset;
             w->n_rows = 0;
-            if (p->options->packing != LT_PACK_STREAM) {
-                plan_best_fit(p);
-            } else {
-                plan_stream(p);
-            }
+            plans[p->options->packing](p);
             w->ends_epoch = is_last_window(p);
             if (w->n_rows > 0) {
                 return LT_OK;

@@ -407,7 +407,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "how documents become rows: one stream that is cut into rows, several whole documents "      \
       "in a row, or one in a row, so that batch.size counts examples; auto: best-fit for "         \
       "conversations, else stream")                                                                \
-    X(ENUM, shuffle, "data.shuffle", "rows", 0, 0, "none|rows|documents", "order of the data")     \
+    X(ENUM, shuffle, "data.shuffle", "rows", 0, 0, "none|rows|documents",                          \
+      "order of the data; none: that of the files, but best-fit rows with long documents first")   \
     X(I64, shuffle_rows, "data.shuffle_rows", "0", 0, 1e12, "N",                                   \
       "shuffle rows within windows of N rows, which follow each other as in the files, so that "   \
       "data.cache needs room for a window alone; 0: the rows of the whole epoch")                  \

@@ -89,6 +89,27 @@ static void check_epoch(lt_pack packing, lt_shuffle shuffle, int64_t seq, int64_
     assert_int_equal(labels, wanted);
 }
 
+/* One document a row, unshuffled: the first tokens of the rows ascend, whatever the lengths. */
+static void single_rows_keep_the_order(void **state) {
+    int64_t got = 1, rows = 0;
+    int32_t last = -1;
+    (void)state;
+    for (size_t d = 0; d < MANY; d++) {
+        lengths[d] = (int32_t)(2 + lt_rng_mix(d) % 5);
+    }
+    write_ascending(prefix, lengths, MANY);
+    lt_loader *l = open_loader(LT_PACK_SINGLE, LT_SHUFFLE_NONE, SEQ);
+    while (got > 0) {
+        assert_int_equal(lt_loader_next(l, ROOM, &batch, &got), LT_OK);
+        for (int64_t i = 0; i < got; i++, rows++) {
+            assert_true(batch.tokens[i * SEQ] > last);
+            last = batch.tokens[i * SEQ];
+        }
+    }
+    lt_loader_close(l);
+    assert_int_equal(rows, MANY);
+}
+
 /* Documents that fill more than one window: each is cut into several rows, so that a window ends
  * within one; or they are shorter than a row, so that it ends between two. */
 static void windows_follow_each_other(void **state) {
@@ -257,6 +278,7 @@ static void what_cannot_be_packed_is_reported(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(single_rows_keep_the_order),
         cmocka_unit_test(windows_follow_each_other),
         cmocka_unit_test(no_row_follows_the_last_window),
         cmocka_unit_test(rows_are_the_best_fit),
