@@ -1,5 +1,5 @@
-/* adapters.h: models with adapters beside them, as files, for runs on meshes (ranks.h). All numbers
- * of the adapters are random, so that each has a gradient from the first step on. */
+/* adapters.h: models with adapters, as files, for runs on meshes (ranks.h). All numbers of the
+ * adapters are random, so that each has a gradient from the first step on. */
 #ifndef TESTS_PARALLEL_ADAPTERS_H
 #define TESTS_PARALLEL_ADAPTERS_H
 
@@ -24,7 +24,7 @@ static inline void ranks_fill(lt_model *m) {
     }
 }
 
-/* A model of these options, and adapters of rank 4 beside the targets. */
+/* Write a model with these options, and adapters of rank 4 for the targets. */
 static inline void ranks_adapt(ranks_adapted *a, const ranks_model *m, const char *more,
                                const lt_lora_options *o) {
     char options[512], name[64];

@@ -29,7 +29,8 @@ static const ranks_model ranks_dense = {
 static const ranks_model ranks_gqa = {
     "gqa", "model.layers=4 model.width=32 model.heads=4 model.kv_heads=2 model.ffn=64 "
            "model.family=qwen3"};
-/* The load-balancing loss is of a pass: with it, passes must have the same rows on any mesh. */
+/* The load-balancing loss depends on the rows of a pass: with it, passes must have the same rows
+ * on any mesh. */
 static const ranks_model ranks_moe = {
     "moe", "model.layers=2 model.width=32 model.heads=4 model.kv_heads=2 model.ffn=32 "
            "model.family=mixtral model.experts=4 model.top_k=2 model.aux_coef=0"};
@@ -42,7 +43,8 @@ typedef struct {
 static const ranks_bound ranks_bits = {0, 0, 0, 0};
 /* Sums in F32 in another order. */
 static const ranks_bound ranks_f32 = {2e-5, 1e-5, 2e-5, 2e-4};
-/* Activations of BF16 (8 bits) summed in another order: research's bound for losses. */
+/* Activations in BF16 (8 bits) that are summed in another order: the bound for losses from the
+ * literature. */
 static const ranks_bound ranks_bf16 = {3e-2, 5e-3, 3e-2, 3e-2};
 
 typedef struct {
@@ -50,12 +52,15 @@ typedef struct {
     double losses[RANKS_MAX_STEPS], norms[RANKS_MAX_STEPS];
     double rows, labels;            /* Of the last step. */
     double most[LT_OBJECTIVE_MOST]; /* Of all steps (train/record.h). */
-    float *gradients, *weights; /* (whole_elements): of the first step, a label's sum; the last. */
+    /* (whole_elements): gradients of the first step, as a sum over labels; weights after the
+     * last. */
+    float *gradients, *weights;
     bool *has_gradient, *has_weight;
-    lt_param_table table; /* Of the whole model, or of the adapters that are trained beside it. */
+    lt_param_table table; /* Of the whole model, or of the adapters that are trained. */
 } ranks_result;
 
-/* What runs train for: state of this many bytes for each rank, and the objective over it. */
+/* The objective of runs: state of this many bytes for each rank, and the objective that uses
+ * it. */
 typedef struct {
     size_t bytes;
     lt_objective (*open)(void *state, const lt_recipe *r);
@@ -63,7 +68,7 @@ typedef struct {
 static const ranks_objective *ranks_trained_for; /* NULL: the mean loss of the labels. */
 static void (*ranks_prepare)(lt_comm *c);        /* Called by each rank first, unless NULL. */
 
-/* What all ranks of a run share. */
+/* What the ranks of a run share. */
 typedef struct {
     const lt_recipe *recipe;
     const char *mesh; /* NULL: one rank, no world. */
@@ -108,7 +113,7 @@ static inline lt_err ranks_result_open(ranks_result *r, const lt_training *t) {
     return LT_OK;
 }
 
-/* What a rank holds of a buffer, into the whole; another's copies must be equal. */
+/* Put a rank's part of a buffer into the whole; copies on several ranks must be equal. */
 static inline lt_err ranks_put(float *whole, bool *has, lt_queue *q, const lt_param_table *t,
                                const lt_param_buffer *b, double factor, const char *what) {
     const lt_backend *be = lt_queue_device(q)->backend;
@@ -135,7 +140,7 @@ static inline lt_err ranks_put(float *whole, bool *has, lt_queue *q, const lt_pa
     return LT_OK;
 }
 
-/* Of the first step: summed gradients without the scale that depends on a rank's rows. */
+/* Gradients of the first step, summed, without the scale that depends on a rank's rows. */
 static inline lt_err ranks_put_gradients(ranks_run *run, lt_training *t) {
     const double factor = (double)(t->micro * t->recipe.seq);
     lt_err err;
@@ -181,7 +186,7 @@ static inline lt_err ranks_steps(ranks_run *run, lt_training *t) {
     }
     LT_TRY(lt_training_settle(t));
     LT_TRY(run->save ? lt_training_save(t) : LT_OK);
-    LT_TRY(run->save ? lt_training_evaluate(t) : LT_OK); /* Where there is something to. */
+    LT_TRY(run->save ? lt_training_evaluate(t) : LT_OK); /* If there is validation. */
     LT_TRY(run->save && t->lora != NULL ? lt_training_export(t) : LT_OK);
     LT_TRY(lt_training_settle(t));
     return ranks_put_weights(run, t);
@@ -256,7 +261,7 @@ static inline void ranks_close(double got, double want, double bound, const char
     }
 }
 
-/* Of each tensor: |got - want| / |want|, or its bits. */
+/* For each tensor: |got - want| / |want|, or equality of its bits. */
 static inline void ranks_tensors(const ranks_result *got, const ranks_result *want, bool gradients,
                                  double bound, const char *who) {
     const float *a = gradients ? got->gradients : got->weights,
@@ -300,7 +305,7 @@ static inline void ranks_equal(const ranks_result *got, const ranks_result *want
     ranks_tensors(got, want, false, bound->weights, who);
 }
 
-/* The run on `mesh` is that on one rank. */
+/* The run on `mesh` must equal the run on one rank. */
 static inline void ranks_compare(const ranks_model *m, const char *options, const char *mesh,
                                  int n_ranks, const ranks_bound *bound) {
     static int n_runs;

@@ -1,12 +1,13 @@
-/* Adapters on meshes train as on one rank: with ZeRO, on ranks that share layers, divide sequences
- * or have some layers each; the folder for PEFT that all of them write together; resumed on another
- * mesh. Models of separate and fused projections, fewer key heads than ranks, embeddings and heads
- * with adapters of their own. */
+/* Adapters on meshes train as on one rank: with ZeRO, on ranks that share layers, divide
+ * sequences or have some layers each; all ranks write the folder for PEFT together; runs resume
+ * on another mesh. Models with separate and fused projections, fewer key heads than ranks, and
+ * adapters of embeddings and heads. */
 #include "unit/parallel/adapters.h"
 
 #include "train/adapters.h"
 
-/* One key head, so that ranks of tp hold the same; q and v alone, as PEFT's default has them. */
+/* One key head, so that several ranks of tp hold it; only q and v have adapters, as by PEFT's
+ * default. */
 static const ranks_model one_key = {
     "one-key", "model.layers=2 model.width=32 model.heads=4 model.kv_heads=1 model.ffn=64 "
                "model.family=qwen3"};
@@ -45,9 +46,9 @@ static void compare(const ranks_adapted *a, const char *mesh, int n, const char 
     ranks_compare(&a->model, all, mesh, n, bound);
 }
 
-/* The gradients of an adapter are summed and divided as those of a model, so levels 1 to 3 have the
- * bits of plain data parallelism; whatever is gathered of the model at level 3. */
-static void zero(void **state) {
+/* The gradients of an adapter are summed and divided as those of a model, so levels 1 to 3 have
+ * the bits of plain data parallelism, whatever is gathered of the model at level 3. */
+static void with_zero(void **state) {
     static const char *const options[] = {"batch.size=12", "batch.size=12 model.dtype=bf16"};
     (void)state;
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
@@ -93,7 +94,7 @@ static void sequences_divided(void **state) {
     compare(&tops, "dp=2,cp=2", 4, "mesh.zero=3 mesh.context=ring", &ranks_f32);
 }
 
-static void stages(void **state) {
+static void with_stages(void **state) {
     (void)state;
     compare(&tops, "pp=2", 2, "", &ranks_f32);
     compare(&dense, "pp=2,tp=2", 4, "batch.micro=2", &ranks_f32);
@@ -105,7 +106,7 @@ static void stages(void **state) {
     compare(&gqa, "pp=2,cp=2", 4, "batch.micro=2", &ranks_f32);
 }
 
-/* Every expert has an A and a B of its own, which are where its weights are. */
+/* Every expert has its own A and B, on the rank that has its weights. */
 static void experts_divided(void **state) {
     (void)state;
     compare(&experts, "dp=2", 2, "mesh.zero=1", &ranks_f32);
@@ -119,9 +120,9 @@ static void experts_divided(void **state) {
     compare(&experts, "dp=4,ep=2", 4, "model.dtype=bf16 mesh.zero=3", &ranks_bf16);
 }
 
-/* Lengths of rows that are trained apart (DoRA): the norm of a row that ranks divide is that of the
- * whole row, whatever is gathered of the weights; biases are added once. */
-static void magnitudes(void **state) {
+/* Lengths of rows that are trained separately (DoRA): the norm of a row that ranks divide is that
+ * of the whole row, whatever is gathered of the weights; biases are added once. */
+static void magnitudes_of_dora(void **state) {
     static const ranks_model biased = {"dora-biased", "model.layers=2 model.width=32 model.heads=4 "
                                                       "model.ffn=64 model.family=gpt2"};
     ranks_adapted b;
@@ -138,10 +139,10 @@ static void magnitudes(void **state) {
     compare(&rows, "dp=2,tp=2", 4, "mesh.zero=2 model.dtype=bf16", &ranks_bf16);
 }
 
-/* The same of new adapters, which begin with the lengths of the model's rows: with tp, where no
- * rank has whole rows; and with ZeRO, with the bits of plain data parallelism, also in bf16, where
- * magnitudes stay in fp32. */
-static void new_magnitudes(void **state) {
+/* The same for new adapters, which begin with the lengths of the model's rows: with tp, where no
+ * rank has whole rows; and with ZeRO, with the bits of plain data parallelism, also in bf16,
+ * where magnitudes stay in fp32. */
+static void new_magnitudes_of_dora(void **state) {
     ranks_model fresh = {"new", NULL};
     char options[768];
     (void)state;
@@ -170,8 +171,9 @@ static void new_magnitudes(void **state) {
     }
 }
 
-/* Dropout's masks are those of the rows, whichever rank has them and whenever the run began. */
-static void dropped(void **state) {
+/* The masks of dropout depend on the rows, not on the rank that has them, nor on when the run
+ * began. */
+static void dropout_masks(void **state) {
     static const char *const meshes[] = {NULL, "dp=2,tp=2"};
     static const ranks_model columns = {"odd", "model.layers=2 model.width=32 model.heads=4 "
                                                "model.kv_heads=2 model.ffn=62 model.family=qwen3"};
@@ -181,7 +183,7 @@ static void dropped(void **state) {
     (void)state;
     compare(&gqa, "dp=2", 2, "lora.dropout=0.5 batch.micro=1", &ranks_f32);
     compare(&gqa, "dp=4", 4, "lora.dropout=0.5 mesh.zero=3 model.recompute=full", &ranks_f32);
-    ranks_adapt(&odd, &columns, "", &linear); /* 31 columns of down at each rank. */
+    ranks_adapt(&odd, &columns, "", &linear); /* 31 columns of down on each rank. */
     compare(&odd, "tp=2", 2, "lora.dropout=0.5 steps=20", &ranks_f32);
     compare(&gqa, "dp=2,tp=4", 8, "lora.dropout=0.5 mesh.zero=1", &ranks_f32);
     compare(&gqa, "cp=2", 2, "lora.dropout=0.5 mesh.context=ring batch.micro=2", &ranks_f32);
@@ -224,7 +226,7 @@ static void dropped(void **state) {
     ranks_result_free(&one);
 }
 
-/* lora.dropout, or, without it, the folder's. */
+/* The value of lora.dropout, or, without it, that of the folder. */
 static void dropout_is_resolved(void **state) {
     static const ranks_model model = {"drop", "model.layers=1 model.width=32 model.heads=4 "
                                               "model.kv_heads=2 model.ffn=64 model.family=qwen3"};
@@ -279,7 +281,7 @@ typedef struct {
     int n;
 } half_run;
 
-/* Half of a run on each of two meshes. */
+/* Train half of a run on each of two meshes. */
 static void resume(const ranks_adapted *a, const half_run halves[2], const ranks_result *one,
                    const char *out) {
     ranks_result r = {0};
@@ -305,7 +307,7 @@ static void resume(const ranks_adapted *a, const half_run halves[2], const ranks
     ranks_result_free(&r);
 }
 
-static void resumed(void **state) {
+static void resumed_on_another_mesh(void **state) {
     static const half_run halves[][2] = {
         {{"dp=2,tp=2", "mesh.zero=2", 4}, {"pp=2", "", 2}},
         {{"pp=2,dp=2", "mesh.zero=3 batch.micro=1", 4}, {"tp=4", "", 4}},
@@ -326,7 +328,8 @@ static void resumed(void **state) {
     }
 }
 
-/* Ranks with other experts hold the same of everything else, which one of them writes. */
+/* Ranks with different experts hold the same values of everything else, which one of them
+ * writes. */
 static void experts_resumed(void **state) {
     static const half_run halves[][2] = {{{"dp=2,ep=2", "", 2}, {"dp=2,ep=2", "", 2}},
                                          {{"dp=2", "", 2}, {"dp=4,ep=2", "mesh.zero=2", 4}}};
@@ -340,8 +343,8 @@ static void experts_resumed(void **state) {
     ranks_result_free(&one);
 }
 
-/* What is not supported says so by its options' names. */
-static void refused(void **state) {
+/* What is not supported is refused by the names of its options. */
+static void what_is_not_supported_is_refused(void **state) {
     char text[1024];
     (void)state;
     (void)snprintf(text, sizeof text, "model.init=%.240s lora.rank=2 objective.kind=reward",
@@ -369,10 +372,10 @@ static void refused(void **state) {
     }
 }
 
-/* A base in blocks: whole on each rank, by rows and columns, by layers, by bytes. A part has the
- * numbers of the whole: of NF4_DOUBLE, whose scales are of a whole matrix, and at a resume beside
- * the base, whose checksum does not depend on the mesh. */
-static void quantised(void **state) {
+/* A base in block types: whole on each rank, by rows and columns, by layers, by bytes. A part has
+ * the numbers of the whole, also for NF4_DOUBLE, whose scales cover a whole matrix; at a resume
+ * the checksum of the base does not depend on the mesh. */
+static void quantised_bases(void **state) {
     static const half_run halves[][2] = {
         {{"dp=2,tp=2", "lora.base=nf4_double mesh.zero=2 batch.size=10", 4},
          {"pp=2", "lora.base=nf4_double batch.micro=2 batch.size=10", 2}},
@@ -403,18 +406,18 @@ static void quantised(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(zero),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(with_zero),
                                        cmocka_unit_test(layers_shared),
                                        cmocka_unit_test(sequences_divided),
-                                       cmocka_unit_test(stages),
-                                       cmocka_unit_test(dropped),
+                                       cmocka_unit_test(with_stages),
+                                       cmocka_unit_test(dropout_masks),
                                        cmocka_unit_test(dropout_is_resolved),
-                                       cmocka_unit_test(magnitudes),
+                                       cmocka_unit_test(magnitudes_of_dora),
                                        cmocka_unit_test(experts_divided),
-                                       cmocka_unit_test(new_magnitudes),
-                                       cmocka_unit_test(resumed),
+                                       cmocka_unit_test(new_magnitudes_of_dora),
+                                       cmocka_unit_test(resumed_on_another_mesh),
                                        cmocka_unit_test(experts_resumed),
-                                       cmocka_unit_test(refused),
-                                       cmocka_unit_test(quantised)};
+                                       cmocka_unit_test(what_is_not_supported_is_refused),
+                                       cmocka_unit_test(quantised_bases)};
     return cmocka_run_group_tests(tests, make, run_root_remove);
 }

@@ -1,7 +1,8 @@
-/* Several adapters trained at once beside one model, on meshes: losses, gradient norms, validations
- * and the folder for PEFT of each are those of the run that trains it alone on one rank; with other
- * ranks, modules, numbers of rows, rates and steps; resumed on another mesh; while one diverges.
- * Folders are compared as files, so what ranks divide has come together. */
+/* Several adapters of one model trained at once, on meshes: losses, gradient norms, validations
+ * and the folder for PEFT of each are those of the run that trains it alone on one rank; with
+ * different ranks, modules, numbers of rows, rates and steps; resumed on another mesh; while one
+ * diverges. Folders are compared as files, so everything that ranks divide has been put
+ * together. */
 #include "unit/parallel/adapters.h"
 
 #include "model/files/safetensors.h"
@@ -17,7 +18,7 @@ static const ranks_model tied = {"tied", "model.layers=4 model.width=64 model.he
                                          "model.tied=true"};
 static const lt_lora_options linear = {.rank = 4, .alpha = 8, .targets = LT_LORA_ALL};
 
-/* Whose activation has scalars that ops want in F32 beside weights in BF16. */
+/* The activation has scalars, which ops read in F32 while weights are in BF16. */
 static const ranks_model scalars = {"scalars", "model.layers=2 model.width=32 model.heads=4 "
                                                "model.kv_heads=2 model.ffn=64 "
                                                "model.family=apertus"};
@@ -30,9 +31,9 @@ typedef struct {
 } bounds;
 static const bounds f32 = {1e-5, 5e-5, 5e-4}, bf16 = {5e-3, 3e-2, 3e-2};
 
-/* What is an adapter's own, over the options of all. The first, which has model and passes, has
- * fewer rows, and leaves while the others go on; the third has steps of fewer rows at first, with
- * none of them in the last passes. */
+/* Options of each adapter, on top of those of all. The first run, which owns the model and the
+ * passes, has fewer rows, and leaves while the others go on; the third has steps with fewer rows
+ * at first, so that the last passes have none of them. */
 static const char *const names[N] = {"short", "begun", "few"};
 static const char *const own[N] = {
     "steps=4 lora.init= lora.rank=2 lora.targets=down_proj seed=9 batch.size=8 optim.clip=0.05 "
@@ -77,7 +78,7 @@ static lt_err rank_main(lt_comm *c, void *ctx) {
     return lt_run_together_in(&w, j->named, N, j->micro, j->out);
 }
 
-/* All in folder `out`. mesh NULL: one rank. */
+/* Train all of them in folder `out`. mesh NULL: one rank. */
 static lt_err at_once(const ranks_adapted *a, const char *out, const char *mesh, int n_ranks,
                       int64_t micro, const char *more) {
     const lt_comm_options o = {.deadline_s = 240, .check = true};
@@ -162,7 +163,7 @@ static void same_folder(const ranks_adapted *a, const char *got, const char *wan
     }
 }
 
-/* Run i in folder `out` ended as the one that was alone. */
+/* Check that run i in folder `out` ended like the one that was alone. */
 static void as_alone(const ranks_adapted *a, const char *out, int i) {
     const bounds *near = a == &narrow ? &bf16 : &f32;
     char got[64], want[64];
@@ -197,7 +198,7 @@ static int make(void **state) {
 
 /* ---- Tests ---- */
 
-static void zero(void **state) {
+static void with_zero(void **state) {
     (void)state;
     compare(&plain, NULL, 1, 6, "");
     compare(&plain, "dp=4", 4, 0, "guard.replicas=2");
@@ -208,7 +209,7 @@ static void zero(void **state) {
     compare(&narrow, "dp=2", 2, 0, "mesh.zero=3 model.dtype=bf16");
 }
 
-static void axes(void **state) {
+static void with_other_axes(void **state) {
     (void)state;
     compare(&plain, "tp=2", 2, 7, "");
     compare(&plain, "dp=2,tp=2", 4, 4, "mesh.zero=2");
@@ -217,7 +218,7 @@ static void axes(void **state) {
     compare(&plain, "dp=2,cp=2", 4, 6, "mesh.zero=2 mesh.context=ulysses");
 }
 
-static void stages(void **state) {
+static void with_stages(void **state) {
     (void)state;
     compare(&plain, "pp=2", 2, 0, "");
     compare(&plain, "pp=2,tp=2", 4, 6, "mesh.schedule=zb-h1");
@@ -227,7 +228,7 @@ static void stages(void **state) {
     compare(&blocks, "pp=2,dp=2", 4, 0, "mesh.zero=3 lora.base=q8_0");
 }
 
-/* Fail unless exactly the runs with want[i] 1 have lines of this kind in their metrics. */
+/* Fail unless exactly the runs whose want[i] is 1 have lines of this kind in their metrics. */
 static void lines_of(const char *out, const char *kind, const size_t want[N]) {
     for (int i = 0; i < N; i++) {
         char name[64];
@@ -238,9 +239,9 @@ static void lines_of(const char *out, const char *kind, const size_t want[N]) {
     }
 }
 
-/* A step is measured once, for the first run that still runs; a pipeline has as many passes as keep
- * it busy, unless batch.micro says otherwise. */
-static void told(void **state) {
+/* A step is measured once, for the first run that is still training; a pipeline has as many
+ * passes as keep it busy, unless batch.micro sets their number. */
+static void metrics_of_each_run(void **state) {
     static const size_t times[N] = {1, 1, 0}, piped[N] = {1, 0, 0};
     (void)state;
     must(at_once(&plain, "told", "pp=2", 2, 0, "log.every=1"), "told");
@@ -251,8 +252,8 @@ static void told(void **state) {
     json_decref(lines);
 }
 
-/* Parts of the steps on one mesh, the rest on another. */
-static void resumed(void **state) {
+/* Some of the steps on one mesh, the rest on another. */
+static void resumed_on_another_mesh(void **state) {
     static const struct {
         const char *mesh[2], *more[2];
         int n[2];
@@ -275,9 +276,9 @@ static void resumed(void **state) {
     }
 }
 
-/* A checkpoint of one run is damaged in a part that one rank reads: all ranks take the one before,
- * and the other runs theirs. */
-static void damaged(void **state) {
+/* A checkpoint of one run is damaged in a part that one rank reads: all ranks take the checkpoint
+ * before it, and the other runs take theirs. */
+static void a_damaged_checkpoint(void **state) {
     char path[LT_PATH_BYTES];
     FILE *f;
     (void)state;
@@ -295,8 +296,11 @@ static void damaged(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(zero),    cmocka_unit_test(axes),
-                                       cmocka_unit_test(stages),  cmocka_unit_test(told),
-                                       cmocka_unit_test(resumed), cmocka_unit_test(damaged)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(with_zero),
+                                       cmocka_unit_test(with_other_axes),
+                                       cmocka_unit_test(with_stages),
+                                       cmocka_unit_test(metrics_of_each_run),
+                                       cmocka_unit_test(resumed_on_another_mesh),
+                                       cmocka_unit_test(a_damaged_checkpoint)};
     return cmocka_run_group_tests(tests, make, run_root_remove);
 }

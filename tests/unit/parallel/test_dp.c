@@ -1,6 +1,6 @@
-/* Data parallelism on rank threads: dense, GQA and MoE models, F32 and BF16, on 2, 3 and 4 ranks,
- * equal the run on one rank except for the order of sums; micro-batches; all ranks hold the same
- * bits. */
+/* Data parallelism on ranks as threads: dense, GQA and MoE models, F32 and BF16, on 2, 3 and 4
+ * ranks, equal the run on one rank except for the order of sums; micro-batches; all ranks hold
+ * the same bits. */
 #include "unit/parallel/ranks.h"
 
 static void families(void **state) {

@@ -1,18 +1,18 @@
 /* Ranks that divide the experts of each layer (ep), alone, with the other axes and at every level
- * of ZeRO, train as one rank does: Mixtral's experts and gpt_oss's, whose biases and clamped
- * activation travel with them; every level of recomputation; experts that nobody chooses; too
- * little room is refused by name. */
+ * of ZeRO, train as one rank does: experts of Mixtral and of gpt_oss, which bring biases and a
+ * clamped activation; every level of recomputation; experts that no token chooses; too little
+ * capacity is refused by name. */
 #include "unit/parallel/ranks.h"
 
 static const ranks_model biases = {
     "gpt_oss", "model.layers=2 model.width=32 model.heads=4 model.kv_heads=2 model.ffn=32 "
                "model.family=gpt_oss model.experts=4 model.top_k=2 model.aux_coef=0"};
-/* 8 experts for 64 tokens of 4 ranks: some get no row of a rank, or none at all. */
+/* 8 experts for 64 tokens on 4 ranks: some get no row from one rank, or from any. */
 static const ranks_model many = {
     "many", "model.layers=1 model.width=32 model.heads=4 model.ffn=16 model.family=qwen3_moe "
             "model.experts=8 model.top_k=1 model.aux_coef=0 batch.size=4 batch.micro=1 steps=3"};
 
-static void alone(void **state) {
+static void experts_alone(void **state) {
     (void)state;
     ranks_compare(&ranks_moe, "", "dp=2,ep=2", 2, &ranks_f32);
     ranks_compare(&ranks_moe, "model.recompute=selective", "dp=4,ep=4", 4, &ranks_f32);
@@ -30,8 +30,8 @@ static void with_other_axes(void **state) {
     ranks_compare(&ranks_moe, "", "pp=2,dp=2,ep=2", 4, &ranks_f32);
 }
 
-/* The ranks with the same experts divide the state (ZeRO); all but the experts is summed over the
- * others, too. */
+/* Ranks with the same experts divide the optimiser's state (ZeRO); everything but the experts is
+ * summed over the other ranks, too. */
 static void with_zero(void **state) {
     char options[128];
     (void)state;
@@ -46,8 +46,8 @@ static void with_zero(void **state) {
     ranks_compare(&ranks_moe, "mesh.zero=1 batch.size=8", "pp=2,dp=4,ep=2", 8, &ranks_f32);
 }
 
-/* Parts that one mesh wrote continue on another. */
-static void zero_moves(void **state) {
+/* Parts that one mesh wrote are resumed on another. */
+static void zero_resumes_on_another_mesh(void **state) {
     static const struct {
         const char *mesh;
         int n, zero, steps;
@@ -71,7 +71,7 @@ static void zero_moves(void **state) {
     ranks_result_free(&parts);
 }
 
-static void too_little_room(void **state) {
+static void too_little_capacity_is_refused(void **state) {
     ranks_result r = {0};
     const lt_err err = ranks_try(&r, "room", many.options, "dp=4,ep=4", 4, false);
     (void)state;
@@ -85,8 +85,9 @@ static void too_little_room(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(alone), cmocka_unit_test(with_other_axes),
-                                       cmocka_unit_test(with_zero), cmocka_unit_test(zero_moves),
-                                       cmocka_unit_test(too_little_room)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(experts_alone), cmocka_unit_test(with_other_axes),
+        cmocka_unit_test(with_zero), cmocka_unit_test(zero_resumes_on_another_mesh),
+        cmocka_unit_test(too_little_capacity_is_refused)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

@@ -1,6 +1,6 @@
-/* The joint work of the ranks of a divided model, on rank threads and meshes of every axis:
- * gradients become the sum over all that hold a box; the norm counts each element once; the parts
- * of a checkpoint that the ranks write are the whole model. */
+/* What the ranks of a divided model do together, with ranks as threads and meshes of every axis:
+ * gradients become the sum over all ranks that hold a box; the norm counts each element once; the
+ * parts of a checkpoint that the ranks write are the whole model. */
 #include "unit/train/side.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ typedef struct {
 } job;
 
 static lt_model_spec model_spec(bool experts, bool tied) {
-    lt_model_spec s = spec_of(experts, 37); /* Words that ranks do not divide evenly. */
+    lt_model_spec s = spec_of(experts, 37); /* A vocabulary that ranks cannot divide evenly. */
     s.n_heads = 4;
     s.n_kv_heads = 2;
     s.ffn_width = 24;
@@ -34,12 +34,12 @@ static lt_model_spec model_spec(bool experts, bool tied) {
     return s;
 }
 
-/* What rank `rank` has seen of an element: whole numbers, whose sums are exact. */
+/* The gradient of an element on rank `rank`: whole numbers, whose sums are exact. */
 static float seen(int rank, int64_t at) {
     return (float)(lt_rng_mix((uint64_t)(at * 64 + rank)) % 17);
 }
 
-/* Does a rank hold an element of p, so that its gradient counts? */
+/* If a rank holds an element of p, its gradient counts. */
 static lt_err add_expected(double *want, const job *j, const lt_world *w, const lt_param *p) {
     for (int rank = 0; rank < lt_comm_size(w->comm); rank++) {
         lt_layout l;
@@ -117,7 +117,7 @@ static lt_err rank_main(lt_comm *c, void *ctx) {
     }
     LT_TRY(lt_gradients_sum(&w, t, &s.gradients));
     LT_TRY(expect_sums(j, &w, &s));
-    fill_gradients(&s, 1); /* The same of an element on every rank. */
+    fill_gradients(&s, 1); /* The same for an element on every rank. */
     LT_TRY(lt_norm_share(&j->sumsq[w.rank], s.model->backend, s.queue,
                          &(lt_shards){.world = &w, .n = 1}, t, &s.gradients));
     LT_TRY(write_part(&w, &s, 1));

@@ -1,5 +1,6 @@
-/* deterministic = mesh-invariant: the bits of a run on 1, 2, 4 and 8 ranks, and over changes of
- * their number, are the same: gradients, losses, norms, weights. What it cannot be is refused. */
+/* deterministic = mesh-invariant: the bits of a run on 1, 2, 4 and 8 ranks, and with changes of
+ * their number, are the same: gradients, losses, norms, weights. Options that contradict it are
+ * refused. */
 #include "unit/parallel/ranks.h"
 
 #include "train/invariant.h"
@@ -29,8 +30,8 @@ static void any_number_of_ranks(void **state) {
     }
 }
 
-/* And is it the same sum as without groups, but for the order? */
-static void is_the_sum(void **state) {
+/* The sum must also be the one without groups, except for the order. */
+static void equal_to_the_sum_without_groups(void **state) {
     ranks_result plain = {0}, grouped = {0};
     char all[512];
     (void)state;
@@ -73,6 +74,7 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(any_number_of_ranks),
-                                       cmocka_unit_test(is_the_sum), cmocka_unit_test(refusals)};
+                                       cmocka_unit_test(equal_to_the_sum_without_groups),
+                                       cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

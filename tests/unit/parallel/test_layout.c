@@ -1,5 +1,5 @@
-/* The part of the model that each rank of a mesh holds: every element of every parameter has
- * exactly one rank that answers for it among each set of copies, and as many holders as
+/* The part of the model that each rank of a mesh holds: for every element of every parameter,
+ * exactly one rank of each set of copies is responsible, and as many ranks hold it as
  * lt_layout_copies says; boxes of a small model against a list worked out by hand; sizes that do
  * not divide are refused with both numbers. */
 #include <setjmp.h>
@@ -25,7 +25,8 @@ static const lt_model_spec *spec_of(const char *name) {
     return &spec;
 }
 
-/* For each element: how many ranks hold it, how many of them answer, how many should hold it. */
+/* For each element: how many ranks hold it, how many of them are responsible, how many should
+ * hold it. */
 typedef struct {
     int *held, *answered, *expected;
 } tally;
@@ -91,7 +92,7 @@ static void check_mesh(const char *model, const lt_mesh_shape *m) {
     lt_param_table_close(&whole);
 }
 
-static void each_element_has_one_that_answers(void **state) {
+static void each_element_has_one_responsible_rank(void **state) {
     static const char *const models[] = {"gpt2",  "llama3",  "llama_bias", "qwen3", "gemma3",
                                          "olmo2", "mixtral", "qwen3_moe",  "switch"};
     (void)state;
@@ -118,8 +119,8 @@ static void each_element_has_one_that_answers(void **state) {
     }
 }
 
-/* A Llama of 4 heads of 8 columns, 2 key heads: what rank 1 of tp=2 and rank 3 of tp=4 hold of the
- * rows of q, k and v (32, 16, 16), counted by hand. */
+/* A Llama with 4 heads of 8 columns and 2 key heads: what rank 1 of tp=2 and rank 3 of tp=4 hold
+ * of the rows of q, k and v (32, 16, 16), counted by hand. */
 static void rows_of_heads(void **state) {
     static const struct {
         int tp, rank;
@@ -154,7 +155,7 @@ static void rows_of_heads(void **state) {
     }
 }
 
-static void what_does_not_divide(void **state) {
+static void sizes_that_do_not_divide_are_refused(void **state) {
     static const struct {
         lt_mesh_shape mesh;
         const char *why;
@@ -213,7 +214,7 @@ static void shares_cover_all(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_element_has_one_that_answers), cmocka_unit_test(rows_of_heads),
-        cmocka_unit_test(what_does_not_divide), cmocka_unit_test(shares_cover_all)};
+        cmocka_unit_test(each_element_has_one_responsible_rank), cmocka_unit_test(rows_of_heads),
+        cmocka_unit_test(sizes_that_do_not_divide_are_refused), cmocka_unit_test(shares_cover_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

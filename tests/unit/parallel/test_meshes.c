@@ -23,17 +23,20 @@ static const char *word_of(lt_rng *r, const char *const *from, int n) {
     return from[lt_rng_u64(r) % (uint64_t)n];
 }
 
-/* AdamW's steps of a bias that begins at 0 have the signs of its gradients, and those of the keys'
- * biases are nothing but rounding: in BF16 weights say little, gradients and losses much. */
+/* The first AdamW steps of a bias that begins at 0 have the signs of its gradients, and those of
+ * the keys' biases are nothing but rounding. So in BF16 weights prove little, gradients and
+ * losses much. */
 static const ranks_bound drawn_bf16 = {3e-2, 5e-3, 3e-2, 2.0};
-/* Where ranks of tp sum in BF16, some values of the next product round to another of 8 bits. */
+/* If ranks of tp sum in BF16, some values of the next product round to a different 8-bit
+ * number. */
 static const ranks_bound drawn_eight = {2e-1, 5e-3, 5e-2, 2.0};
-/* In dozens of steps a token comes whose two next experts are equal but for rounding: with seed
- * 1234 and pp=2,dp=2,ep=2 at step 19, while eight other seeds and its axes alone keep ranks_f32. */
+/* In dozens of steps there will be a token whose next two experts are equal except for rounding:
+ * with seed 1234 and pp=2,dp=2,ep=2 at step 19, while eight other seeds and each of its axes
+ * alone stay within ranks_f32. */
 static const ranks_bound drawn_experts = {1e-3, 1e-4, 1e-3, 2e-2};
 #define FEW_STEPS 4
 
-/* A mesh, and what is set beside it. */
+/* A mesh, and the options that are set with it. */
 typedef struct {
     int pp, dp, cp, tp, ep, zero;
     const char *context, *schedule, *recompute, *dtype, *fp8;
@@ -49,8 +52,8 @@ static int n_ranks(const drawn *d) {
     return d->pp * d->dp * d->cp * d->tp;
 }
 
-/* 8-bit products beside BF16. A scale is of a micro-batch's tokens on a rank, so each has one whole
- * row on any mesh; all weights in 8 bits are kept whole. */
+/* 8-bit products with BF16. A scale depends on a micro-batch's tokens on a rank, so each rank has
+ * one whole row on any mesh; all weights in 8 bits are kept whole. */
 static void draw_eight(drawn *d, lt_rng *r) {
     static const char *const kinds[] = {"none", "tensorwise model.fp8_wgrad=false",
                                         "tensorwise model.fp8_wgrad=true"};
@@ -63,14 +66,15 @@ static void draw_eight(drawn *d, lt_rng *r) {
     d->zero = d->zero == 3 ? 2 : d->zero;
 }
 
-/* Schedules with two chunks of layers a rank, of which there are four. */
+/* The schedule with one chunk in place of one with two chunks of layers per rank, of which there
+ * are four. */
 static const char *fewer_chunks(const char *schedule) {
     const bool v = strcmp(schedule, "zbv") == 0 || strcmp(schedule, "v-half") == 0;
     return v ? "zb-h1" : strcmp(schedule, "interleaved") == 0 ? "gpipe" : schedule;
 }
 
-/* What is refused is not drawn: ZeRO where no two ranks have the same experts, an all-to-all of
- * fewer heads than ranks, two chunks of layers where there is one. */
+/* What is refused is not drawn: ZeRO if no two ranks have the same experts, an all-to-all of
+ * fewer heads than ranks, two chunks of layers if there is only one layer. */
 static drawn draw(lt_rng *r) {
     static const int sizes[] = {1, 1, 2, 2, 4}, levels[] = {0, 1, 2, 3}, micros[] = {0, 1, 2};
     static const char *const contexts[] = {"gather", "ulysses", "ring"},
@@ -96,7 +100,7 @@ static drawn draw(lt_rng *r) {
                     lt_rng_u64(r) % 2 == 0};
         d.ep = d.experts ? d.ep : 1;
         d.dtype = d.experts ? "fp32"
-                            : d.dtype; /* Rounding to BF16 changes which expert is chosen. */
+                            : d.dtype; /* Rounding to BF16 may change which expert is chosen. */
         d.context = 4 / d.tp % d.cp != 0 && strcmp(d.context, "ulysses") == 0 ? "ring" : d.context;
         d.schedule = d.pp == 4 ? fewer_chunks(d.schedule) : d.schedule;
         d.zero = d.ep == d.dp * d.cp ? 0 : d.zero;
@@ -105,7 +109,7 @@ static drawn draw(lt_rng *r) {
     return d;
 }
 
-/* The dense one has learned positions beside a tied embedding. */
+/* The dense model has learned positions and a tied embedding. */
 static bool takes_gqa(const drawn *d) {
     return d->cp > 1 || (d->pp > 1 && d->zero > 1);
 }
@@ -162,7 +166,7 @@ static void adapters(void **state) {
         while (d.experts) {
             d = draw(&r);
         }
-        d.fp8 = "none"; /* Not built beside adapters. */
+        d.fp8 = "none"; /* Not implemented for adapters. */
         const bool stored = strcmp(d.dtype, "fp32") == 0 && i % 2 == 1;
         compare(&d,
                 &models[d.tied          ? 2

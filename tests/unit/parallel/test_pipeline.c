@@ -1,7 +1,7 @@
-/* Pipelines on rank threads: gradients, losses and weights have the bits of one rank that trains
- * on the same micro-batches, for every schedule that trains, with layers, micro-batches and rows
- * that do not divide evenly; a tied embedding's two parts are summed, and differ by the order of
- * sums. */
+/* Pipelines with ranks as threads: gradients, losses and weights have the bits of one rank that
+ * trains on the same micro-batches, for every schedule that trains, with layers, micro-batches
+ * and rows that do not divide evenly; the two parts of a tied embedding's gradient are summed,
+ * and differ by the order of sums. */
 #include <unistd.h>
 
 #include "comm/call.h"
@@ -33,7 +33,7 @@ static void has_the_bits_of_one_rank(void **state) {
     ranks_compare(&llama, "batch.size=1 batch.micro=1" PLAIN, "pp=4", 4, &same);
     ranks_compare(&moe, "batch.size=5 batch.micro=1" PLAIN, "pp=3", 3, &same);
     ranks_compare(&moe, "batch.size=6 batch.micro=2 model.dtype=bf16" PLAIN, "pp=2", 2, &same);
-    /* More messages than may be under way at once. */
+    /* More messages than may be in flight at once. */
     ranks_compare(&small, "batch.size=300 batch.micro=1 steps=2 mesh.schedule=gpipe" PLAIN, "pp=2",
                   2, &same);
     ranks_compare(&llama, "steps=50 batch.size=4 batch.micro=1" PLAIN, "pp=2", 2, &same);
@@ -54,7 +54,7 @@ static void every_schedule(void **state) {
     ranks_compare(&deep, "batch.size=8 batch.micro=1 batch.ramp=4@0,6@8" PLAIN, "pp=2", 2, &same);
 }
 
-/* Deferred gradients of weights. */
+/* Schedules that defer gradients of weights. */
 static void zero_bubble(void **state) {
     (void)state;
     ranks_compare(&deep, "batch.size=9 batch.micro=2 mesh.schedule=zb-h1" PLAIN, "pp=3", 3, &same);
@@ -89,12 +89,12 @@ static void beside_other_axes(void **state) {
                   &ranks_f32);
 }
 
-/* ---- Messages that are taken late ---- */
+/* ---- Messages that are copied late ---- */
 
 /* A message is copied from the sender's buffer at least a millisecond after it was sent. In this
- * time a rank computes dozens of operations of these models, so a buffer that is used again too
- * soon changes the message. The worker looks again at all its calls,
- * whose state may have changed meanwhile. */
+ * time a rank computes dozens of operations of these models, so a buffer that is reused too early
+ * changes the message. The worker looks at all its calls again, because their state may have
+ * changed meanwhile. */
 static lt_advance advance_late(lt_call *call) {
     pthread_mutex_t *lock = call->group->comm->lock;
     if (call->kind == LT_CALL_RECV) {
@@ -108,15 +108,15 @@ static lt_advance advance_late(lt_call *call) {
 
 static void take_late(lt_comm *c) {
     static lt_transport late;
-    (void)pthread_mutex_lock(c->lock); /* That of all ranks. */
+    (void)pthread_mutex_lock(c->lock); /* The lock of all ranks. */
     late = lt_transport_thread;
     late.advance = advance_late;
     c->transport = &late;
     (void)pthread_mutex_unlock(c->lock);
 }
 
-/* A buffer is not written again before its message has left: gradients for the stage before, and
- * what an evaluation sends. */
+/* A buffer is not written again before its message has left: gradients for the previous stage,
+ * and what an evaluation sends. */
 static void buffers_wait_for_their_messages(void **state) {
     (void)state;
     ranks_prepare = take_late;
@@ -126,8 +126,8 @@ static void buffers_wait_for_their_messages(void **state) {
     ranks_prepare = NULL;
 }
 
-/* Rows of validation pass one batch after the other through the stages. */
-static void evaluates(void **state) {
+/* Rows of a validation pass through the stages, one batch after the other. */
+static void validation_passes_through_the_stages(void **state) {
     static const char *const chunks[] = {"", " mesh.schedule=interleaved"};
     double losses[3] = {0};
     (void)state;
@@ -152,8 +152,8 @@ static void evaluates(void **state) {
     assert_true(losses[0] > 0 && losses[1] == losses[0] && losses[2] == losses[0]);
 }
 
-/* Saved on one mesh, and on with another: as if nothing had happened. */
-static void goes_on_at_another_mesh(void **state) {
+/* Saved on one mesh and resumed on another: the result is that of an uninterrupted run. */
+static void resumes_on_another_mesh(void **state) {
     static const struct {
         const char *mesh, *options;
         int n_ranks;
@@ -190,7 +190,7 @@ int main(void) {
                                        cmocka_unit_test(tied_embeddings),
                                        cmocka_unit_test(beside_other_axes),
                                        cmocka_unit_test(buffers_wait_for_their_messages),
-                                       cmocka_unit_test(evaluates),
-                                       cmocka_unit_test(goes_on_at_another_mesh)};
+                                       cmocka_unit_test(validation_passes_through_the_stages),
+                                       cmocka_unit_test(resumes_on_another_mesh)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

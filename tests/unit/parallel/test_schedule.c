@@ -1,5 +1,5 @@
-/* Tables of pipelines: bubble and memory of each schedule equal the published formulas; random
- * shapes give tables whose ranks all reach the end; a table with a changed entry is refused. */
+/* Tables of pipelines: bubble and memory of each schedule equal the published formulas; tables
+ * for random shapes let all ranks reach the end; a table with a changed entry is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@ static lt_schedule open_table(lt_schedule_kind kind, int p, int v, int64_t m) {
     return t;
 }
 
-/* Each rank's share of the layers takes f, b, w; a stage 1 / v of it. */
+/* Each rank's share of the layers takes f, b, w; a stage takes 1 / v of it. */
 static double makespan(const lt_schedule *t, double f, double b, double w, double send) {
     const int v = t->shape.chunks, stages = t->shape.ranks * v;
     double *time = calloc(3 * (size_t)stages, sizeof *time), span;
@@ -71,7 +71,7 @@ static void formula(lt_schedule_kind kind, int p, int v, int64_t m, double f, do
     lt_schedule_close(&t);
 }
 
-static void bubbles_and_memory_are_the_published(void **state) {
+static void bubbles_and_memory_are_the_published_ones(void **state) {
     static const int64_t sizes[][2] = {{4, 8}, {8, 16}, {8, 32}, {2, 6}, {1, 3}};
     static const double times[][3] = {{1, 1, 1}, {1, 1.2, 0.8}};
     (void)state;
@@ -89,7 +89,7 @@ static void bubbles_and_memory_are_the_published(void **state) {
             formula(LT_SCHEDULE_ZB_H1, p, 1, m, f, b, w, (p - 1) * (f + b - w), p);
         }
     }
-    /* 1.5 and 3.5 of F + B + W = 3, where 1F1B has 9 and 21. */
+    /* 1.5 and 3.5 times F + B + W = 3, while 1F1B has 9 and 21. */
     for (int64_t m = 8; m <= 32; m += 4) {
         formula(LT_SCHEDULE_ZBV, 4, 2, m, 1, 1, 1, 1.5, 4);
         if (m >= 16) {
@@ -98,7 +98,8 @@ static void bubbles_and_memory_are_the_published(void **state) {
     }
 }
 
-/* Held activations of 1F1B fall by one a rank; those of ZB-H1 and ZBV are the same on all. */
+/* The activations that 1F1B holds fall by one from rank to rank; those of ZB-H1 and ZBV are the
+ * same on all. */
 static void memory_of_each_rank(void **state) {
     lt_schedule t = open_table(LT_SCHEDULE_ONE_F_ONE_B, 6, 1, 20),
                 z = open_table(LT_SCHEDULE_ZB_H1, 6, 1, 20),
@@ -118,9 +119,9 @@ static void memory_of_each_rank(void **state) {
     lt_schedule_close(&h);
 }
 
-/* What lt_schedule_check walks through, once more and apart: message k from a to b is the k-th that
- * b posts from a, for the very same result; a buffer holds one message at a time; a receive is
- * posted ahead. */
+/* What lt_schedule_check checks, once more and separately: message k from a to b is the k-th that
+ * b posts from a, for the same result; a buffer holds one message at a time; a receive is posted
+ * early. */
 static void check_messages(const lt_schedule *t) {
     for (int a = 0; a < t->shape.ranks; a++) {
         for (int b = 0; b < t->shape.ranks; b++) {
@@ -160,7 +161,7 @@ static void check_messages(const lt_schedule *t) {
     }
 }
 
-static void drawn_tables_run_to_their_end(void **state) {
+static void random_tables_reach_the_end(void **state) {
     lt_rng rng = {.seed = 26, .stream = 1};
     (void)state;
     for (int i = 0; i < 1500; i++) {
@@ -189,13 +190,13 @@ static void refused(lt_schedule *t, const char *text) {
     }
 }
 
-static void tampering_is_found(void **state) {
+static void changed_tables_are_refused(void **state) {
     lt_schedule t = open_table(LT_SCHEDULE_ONE_F_ONE_B, 4, 1, 8);
     lt_schedule_op op;
     lt_schedule_receive *r = t.rows[1].receives;
     int32_t post_at;
     (void)state;
-    /* Rank 0 holds back the F whose B it waits for: two of a row exchanged. */
+    /* Rank 0 delays the F whose B it waits for: two operations of a row are swapped. */
     op = t.rows[0].ops[0];
     t.rows[0].ops[0] = t.rows[0].ops[1];
     t.rows[0].ops[1] = op;
@@ -214,7 +215,7 @@ static void tampering_is_found(void **state) {
     t.rows[3].ops[0].kind = LT_OP_BACKWARD;
     refused(&t, "rank 3, operation 0 (B of micro-batch 0, chunk 0): before the operation");
     t.rows[3].ops[0].kind = LT_OP_FORWARD;
-    /* One rank does all its F, and its neighbour keeps to 1F1B: they part ways. */
+    /* One rank does all its F first, while its neighbour follows 1F1B: they disagree. */
     post_at = r[0].post_at;
     r[0].post_at = (int32_t)t.rows[1].n_ops;
     assert_int_equal(lt_schedule_check(&t), LT_ERR_STATE);
@@ -241,8 +242,8 @@ static void bad_shapes_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bubbles_and_memory_are_the_published),
-        cmocka_unit_test(memory_of_each_rank), cmocka_unit_test(drawn_tables_run_to_their_end),
-        cmocka_unit_test(tampering_is_found), cmocka_unit_test(bad_shapes_are_refused)};
+        cmocka_unit_test(bubbles_and_memory_are_the_published_ones),
+        cmocka_unit_test(memory_of_each_rank), cmocka_unit_test(random_tables_reach_the_end),
+        cmocka_unit_test(changed_tables_are_refused), cmocka_unit_test(bad_shapes_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

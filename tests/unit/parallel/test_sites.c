@@ -1,5 +1,6 @@
-/* The arithmetic of outer steps against its definitions in outer.h, and the folder in which sites
- * meet: who is counted in a round, who decides, what is damaged or of another run. */
+/* The arithmetic of outer steps against its definitions in outer.h, and the folder through which
+ * sites meet: which sites count in a round, which one decides, what is damaged or belongs to
+ * another run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +38,7 @@ static void fill(float *outer, float *own, int64_t n) {
     memset(outer + LT_OUTER_BLOCK, 0, LT_OUTER_BLOCK * sizeof *outer); /* A block of zeros. */
 }
 
-/* The magnitudes that a code of a block can mean, as outer.h lists them: *n of them. */
+/* The magnitudes that a code of a block can represent, as outer.h lists them: *n of them. */
 static void values_of(lt_outer_bits bits, double most, double *values, int *n) {
     *n = 0;
     for (int c = 0; bits == LT_OUTER_8 && c <= 127; c++) {
@@ -91,7 +92,7 @@ static void codes_are_the_nearest(void **state) {
     }
 }
 
-/* Half way between two of them, and next to it; the largest of the block keeps its value. */
+/* Half way between two of them, and next to that; the largest of the block keeps its value. */
 static void four_bits_by_hand(void **state) {
     const float given[] = {8.0f, -6.0f, 5.99f, 3.0f, -2.99f, 0.0626f, 0.0624f, 0.125f},
                 want[] = {8.0f, -8.0f, 4.0f, 4.0f, -2.0f, 0.125f, 0.0f, 0.125f};
@@ -101,7 +102,8 @@ static void four_bits_by_hand(void **state) {
     must(lt_outer_encode(code, LT_OUTER_4, given, zeros, 8), "encode");
     lt_outer_add(got, LT_OUTER_4, code, 8);
     assert_memory_equal(got, want, sizeof got);
-    assert_int_equal(code[4], 0xF7); /* The first in the low half: 7; then 7 with a sign. */
+    /* The first code is in the low half: 7; then 7 with a sign. */
+    assert_int_equal(code[4], 0xF7);
 }
 
 static void not_finite_is_refused(void **state) {
@@ -119,7 +121,7 @@ static void not_finite_is_refused(void **state) {
  * -0.5: 0.6675, then 1.19075. */
 static void nesterov_by_hand(void **state) {
     float outer = 1.0f, momentum = 0.0f, own = 5.0f;
-    const float sums[] = {0.5f, -1.0f}; /* Of two sites. */
+    const float sums[] = {0.5f, -1.0f}; /* Sums over two sites. */
     (void)state;
     lt_outer_step(&outer, &momentum, &sums[0], 2, 0.7f, 0.9f, 1);
     assert_float_equal(outer, 0.6675f, 1e-6);
@@ -131,8 +133,8 @@ static void nesterov_by_hand(void **state) {
     assert_memory_equal(&own, &outer, sizeof own);
 }
 
-/* No numbers are no bytes. */
-static void nothing_is_encoded(void **state) {
+/* Zero numbers are zero bytes. */
+static void zero_numbers_are_encoded(void **state) {
     unsigned char bytes[16];
     (void)state;
     for (int bits = LT_OUTER_32; bits <= LT_OUTER_4; bits++) {
@@ -203,7 +205,7 @@ static lt_err finish(lt_sites *s) {
     }
 }
 
-static void whoever_is_there_counts(void **state) {
+static void sites_that_are_present_count(void **state) {
     lt_sites a = open_site(0, PATIENCE, "1"), b = open_site(1, PATIENCE, "1"),
              c = open_site(2, 0.05, "1");
     int64_t *steps, without;
@@ -223,10 +225,10 @@ static void whoever_is_there_counts(void **state) {
     lt_sites_end(&a);
     lt_sites_end(&c);
 
-    post(&c, 20, 5.0f, 8); /* Alone, behind its deadline. */
+    post(&c, 20, 5.0f, 8); /* Alone, after its deadline. */
     must(finish(&c), "c");
     assert_int_equal(lt_sites_members(&c), 1);
-    post(&a, 20, 6.0f, 8); /* Too late: what was decided holds. */
+    post(&a, 20, 6.0f, 8); /* Too late: the decision stands. */
     must(finish(&a), "a");
     assert_int_equal(lt_sites_members(&a), 1);
     assert_null(lt_sites_deltas(&a, 0));
@@ -255,12 +257,12 @@ static void files_are_never_replaced(void **state) {
     must(finish(&a), "again");
     assert_float_equal(((const float *)lt_sites_deltas(&a, 0))[0], 1.0, 0.0);
     lt_sites_end(&a);
-    post(&a, 30, 1.0f, 8); /* From other outer parameters than its file. */
+    post(&a, 30, 1.0f, 8); /* It started from other outer parameters than its file says. */
     assert_int_equal(finish(&a), LT_ERR_STATE);
     lt_sites_close(&a);
 }
 
-static void parted_and_damaged_sites_are_told(void **state) {
+static void diverged_and_damaged_sites_are_reported(void **state) {
     lt_sites a = open_site(0, 0.0, "1"), b = open_site(1, PATIENCE, "1");
     char path[LT_PATH_BYTES];
     FILE *f;
@@ -287,8 +289,8 @@ static void parted_and_damaged_sites_are_told(void **state) {
     lt_sites_close(&b);
 }
 
-/* Who takes part in a round stands in one file. */
-static void damaged_members_are_told(void **state) {
+/* One file has the members of a round. */
+static void damaged_member_files_are_reported(void **state) {
     static const struct {
         const char *text, *says;
     } rows[] = {{"{\"sites\": [0, 3]}", "members: site 3 of 3"},
@@ -313,8 +315,8 @@ static void damaged_members_are_told(void **state) {
     }
 }
 
-/* Two rounds under way: the second has all its files and is past its deadline, and is decided
- * behind the first. */
+/* Two rounds are in progress: the second has all its files and is past its deadline, and is
+ * decided after the first. */
 static void rounds_are_decided_in_order(void **state) {
     lt_sites first = open_site(0, PATIENCE, "1"), second = open_site(0, 0.0, "1");
     lt_sites others[4] = {open_site(1, PATIENCE, "1"), open_site(2, PATIENCE, "1"),
@@ -327,7 +329,7 @@ static void rounds_are_decided_in_order(void **state) {
     post_after(&second, 56, 52, 2.0f, 8);
     post_after(&others[2], 56, 52, 3.0f, 8);
     post_after(&others[3], 56, 52, 4.0f, 8);
-    (void)usleep(300000); /* Longer than the pause between two looks. */
+    (void)usleep(300000); /* Longer than the pause between two checks. */
     must(lt_sites_poll(&second, &done), "second");
     assert_false(done);
     must(lt_sites_decided(&second, 51, &steps, &n, &without), "decided");
@@ -357,7 +359,7 @@ static void sites_agree_about_their_run(void **state) {
     lt_sites_close(&a);
 }
 
-static void outer_parameters_for_those_who_come_later(void **state) {
+static void outer_parameters_for_sites_that_join_later(void **state) {
     const float both[8] = {1, 2, 3, 4, 5, 6, 7, 8}, *got;
     lt_sites a = open_site(0, 0.0, "1");
     lt_file_map map;
@@ -386,17 +388,17 @@ static void outer_parameters_for_those_who_come_later(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_are_the_nearest),
-        cmocka_unit_test(nothing_is_encoded),
+        cmocka_unit_test(zero_numbers_are_encoded),
         cmocka_unit_test(four_bits_by_hand),
         cmocka_unit_test(not_finite_is_refused),
         cmocka_unit_test(nesterov_by_hand),
-        cmocka_unit_test(whoever_is_there_counts),
+        cmocka_unit_test(sites_that_are_present_count),
         cmocka_unit_test(files_are_never_replaced),
-        cmocka_unit_test(parted_and_damaged_sites_are_told),
-        cmocka_unit_test(damaged_members_are_told),
+        cmocka_unit_test(diverged_and_damaged_sites_are_reported),
+        cmocka_unit_test(damaged_member_files_are_reported),
         cmocka_unit_test(rounds_are_decided_in_order),
         cmocka_unit_test(sites_agree_about_their_run),
-        cmocka_unit_test(outer_parameters_for_those_who_come_later),
+        cmocka_unit_test(outer_parameters_for_sites_that_join_later),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

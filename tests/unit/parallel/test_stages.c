@@ -41,7 +41,7 @@ static double costliest(const lt_model_spec *s, const int *first, int n) {
     return most;
 }
 
-/* The best of all ways: a cut behind each layer, or none, as the bits of a number. */
+/* The best of all ways: the bits of a number say after which layers there is a cut. */
 static double best_of_all(const lt_model_spec *s, int n) {
     double best = INFINITY;
     for (unsigned cuts = 0; cuts < 1u << (s->n_layers - 1); cuts++) {
@@ -60,7 +60,7 @@ static double best_of_all(const lt_model_spec *s, int n) {
     return best;
 }
 
-static void no_way_is_better(void **state) {
+static void no_other_cut_is_better(void **state) {
     static const char *const models[] = {"smollm3", "gpt2", "mixtral", "gemma3"};
     static const int64_t vocabs[] = {64, 2000, 50000};
     (void)state;
@@ -86,7 +86,7 @@ static void no_way_is_better(void **state) {
     }
 }
 
-static void the_head_counts(void **state) {
+static void the_head_counts_as_work(void **state) {
     lt_model_spec spec = spec_of("qwen3", 8, 8);
     lt_stages s;
     double shares[4];
@@ -95,7 +95,8 @@ static void the_head_counts(void **state) {
     for (int i = 0; i <= 4; i++) {
         assert_int_equal(s.first[i], 2 * i);
     }
-    /* As much as a layer and a half: one layer stays with it, and the others get the rest. */
+    /* The head costs as much as a layer and a half: one layer stays with it, and the others get
+     * the rest. */
     spec.vocab_size = (int64_t)(1.5 * lt_layer_work(&spec, 0, 64) / (double)spec.width);
     spec.n_layers = 7;
     assert_int_equal(lt_stages_open(&s, &spec, LT_SCHEDULE_ONE_F_ONE_B, 4, 0, 64, ""), LT_OK);
@@ -105,7 +106,7 @@ static void the_head_counts(void **state) {
     assert_true(fabs(shares[0] - 2.0 / 8.5) < 1e-3 && fabs(shares[3] - 2.5 / 8.5) < 1e-3);
 }
 
-/* What each rank holds: chunks in turn, or there and back. */
+/* What each rank holds: chunks in order, or in the order of a V. */
 static void ranks_hold_their_stages(void **state) {
     const lt_model_spec spec = spec_of("gpt2", 8, 64);
     const lt_mesh_shape shape = {.pp = 2, .dp = 1, .cp = 1, .tp = 1, .ep = 1};
@@ -149,7 +150,7 @@ static void refused(lt_schedule_kind kind, int ranks, int chunks, const char *li
     }
 }
 
-static void impossible_ones_are_refused(void **state) {
+static void impossible_stages_are_refused(void **state) {
     (void)state;
     refused(LT_SCHEDULE_ONE_F_ONE_B, 5, 0, "",
             "pp=5 stages, and the model has 4 layers; pp=4 fits");
@@ -170,8 +171,9 @@ static void impossible_ones_are_refused(void **state) {
     refused(LT_SCHEDULE_ONE_F_ONE_B, 2, 0, "1,9", "more than the model's 4 layers");
 }
 
-/* A rank of a pipeline holds what the passes of its chunks hold, each with the sets that the table
- * keeps at once, and buffers for messages beside their scratch. */
+/* A rank of a pipeline holds what the passes of its chunks hold, each with as many sets of
+ * activations as the schedule keeps at once, and buffers for messages besides their scratch
+ * memory. */
 static void memory_is_that_of_the_chunks(void **state) {
     const lt_model_spec spec = spec_of("smollm3", 8, 512);
     const lt_pass_options options = {.batch = 2, .seq = 32, .train = true};
@@ -210,8 +212,8 @@ static void memory_is_that_of_the_chunks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_way_is_better), cmocka_unit_test(the_head_counts),
-        cmocka_unit_test(ranks_hold_their_stages), cmocka_unit_test(impossible_ones_are_refused),
+        cmocka_unit_test(no_other_cut_is_better), cmocka_unit_test(the_head_counts_as_work),
+        cmocka_unit_test(ranks_hold_their_stages), cmocka_unit_test(impossible_stages_are_refused),
         cmocka_unit_test(memory_is_that_of_the_chunks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

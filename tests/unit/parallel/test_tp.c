@@ -5,8 +5,9 @@
  *
  * F32 tolerances are those of one rank (test_golden.c): a sum over n ranks adds n - 1 roundings to
  * a product whose own sum has K of them, in another order. BF16: a rank's part of a product is
- * rounded before the sum, which makes the error of that product at most sqrt(n + 1) / sqrt(1) of
- * its rounding and of the whole, with all others unchanged, less than twice. */
+ * rounded before the sum, which makes the error of that product at most sqrt(n + 1) times that of
+ * one rounding, and the error of the whole, since other roundings do not change, less than twice
+ * as large. */
 #include "unit/model/golden.h"
 
 #include "model/family.h"
@@ -15,7 +16,7 @@
 #define TOLERANCE 5e-6
 
 typedef struct {
-    /* A model of a folder; or NULL: spec, drawn from a seed. */
+    /* The model of a folder; or NULL: the model of spec, with weights drawn from a seed. */
     const char *path;
     const lt_model_spec *spec;
     const lt_backend *backend;
@@ -23,9 +24,9 @@ typedef struct {
     lt_pass_options pass;
     lt_pass_batch batch;
     float grad_scale;
-    /* What comes out, of all ranks together. */
+    /* The results of all ranks together. */
     lt_param_table whole;
-    float *gradients; /* (whole_elements) */
+    float *gradients; /* (whole_elements). */
     float loss_rows[512];
     lt_pass_result result, eval;
 } job;
@@ -39,8 +40,8 @@ static lt_err open_part(lt_model **m, const job *j, const lt_partition *partitio
     return LT_OK;
 }
 
-/* Local gradients to their places in the whole, the rest zero: what several ranks hold is then
- * summed with what one has. */
+/* Put local gradients in their places in the whole, with zeros elsewhere: what several ranks hold
+ * is then summed with what one has. */
 static lt_err sum_gradients(job *j, lt_group *g, const lt_model *m, const lt_pass *p) {
     const lt_param_table *t = &m->table;
     const size_t bytes = (size_t)j->whole.whole_elements * sizeof(float);
@@ -67,7 +68,7 @@ static lt_err sum_gradients(job *j, lt_group *g, const lt_model *m, const lt_pas
     return err;
 }
 
-/* All ranks must have the same results, to the bit. */
+/* Check that all ranks have the same results, to the bit. */
 static lt_err same_on_all(lt_group *g, const double *mine) {
     double all[5 * 16];
     LT_TRY(lt_all_gather(g, all, mine, 5, LT_F64, NULL));
@@ -188,7 +189,7 @@ static void family(void **state) {
 
 /* ---- Against one rank ---- */
 
-/* Heads for 2, 3 and 6 ranks; neither words nor rows divide evenly. */
+/* Heads for 2, 3 and 6 ranks; neither the vocabulary nor the rows divide evenly. */
 static lt_model_spec odd_spec(lt_family family) {
     lt_model_spec s = lt_family_get(family)->preset;
     s.n_layers = 2;
@@ -276,7 +277,7 @@ static double off(const job *got, const job *want, const lt_param *p) {
     return sqrt(sum);
 }
 
-/* The error of each gradient against F32 is at most twice the one that one rank makes. */
+/* The error of each gradient against F32 is at most twice that of one rank. */
 static void bf16_errs_as_one_rank_does(void **state) {
     static const int sizes[] = {3, 6};
     lt_model_spec spec = odd_spec(LT_FAMILY_QWEN3);
@@ -301,9 +302,10 @@ static void bf16_errs_as_one_rank_does(void **state) {
     odd_close(&one);
 }
 
-/* 8-bit linear layers have the scales of the whole: blocks that shards do not cut, or one of a
- * tensor, the largest of all ranks'. Near one rank's: a product that is summed in another order may
- * be rounded to another of the 8-bit numbers, which are 1/16 apart. */
+/* 8-bit linear layers have the scales of the whole matrix: of blocks that shards do not cut, or
+ * one per tensor, from the largest value on all ranks. The result is close to that of one rank: a
+ * product that is summed in another order may be rounded to a neighbouring 8-bit number, which is
+ * 1/16 away. */
 static void eight_bits_as_on_one_rank(void **state) {
     lt_model_spec spec = odd_spec(LT_FAMILY_LLAMA);
     (void)state;
@@ -340,12 +342,12 @@ static void eight_bits_as_on_one_rank(void **state) {
     cut.pass.fp8 = LT_FP8_BLOCKWISE;
     assert_int_equal(lt_comm_run_threads(2, &(lt_comm_options){.deadline_s = 60}, run_rank, &cut),
                      LT_ERR_ARG);
-    /* Whichever rank was the first to fail: it has the rows from the 0th or from the 96th on. */
+    /* Whichever rank fails first: it has the rows from the 0th or from the 96th on. */
     assert_non_null(strstr(lt_error_message(), "has 96 rows from the "));
     assert_non_null(strstr(lt_error_message(), "th on, which cut blocks of 128"));
 }
 
-/* A rank without a row, and heads that do not divide: refused with both numbers. */
+/* A rank without a row, and heads that do not divide, are refused with both numbers. */
 static void what_does_not_divide_is_refused(void **state) {
     lt_model_spec spec = odd_spec(LT_FAMILY_QWEN3);
     job j = odd_job(&spec, LT_F32, false);

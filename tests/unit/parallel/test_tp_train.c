@@ -15,14 +15,15 @@ static void families(void **state) {
     ranks_compare(&ranks_moe, "model.dtype=bf16", "tp=4", 4, &ranks_bf16);
 }
 
-/* Stages whose layers ranks share. */
-static void stages(void **state) {
+/* Stages whose layers are divided among ranks. */
+static void with_stages(void **state) {
     (void)state;
     ranks_compare(&ranks_gqa, "batch.micro=1", "pp=2,tp=2", 4, &ranks_f32);
     ranks_compare(&ranks_dense, "batch.size=4 batch.micro=1", "pp=2,dp=2,tp=2", 8, &ranks_f32);
 }
 
-/* Beside divided optimiser states, gradients and weights, divided tokens, zero-bubble pipelines. */
+/* Together with divided optimiser states, gradients and weights, divided tokens, zero-bubble
+ * pipelines. */
 static void with_other_axes(void **state) {
     (void)state;
     ranks_compare(&ranks_gqa, "batch.size=4 mesh.zero=1", "dp=2,tp=2", 4, &ranks_f32);
@@ -37,7 +38,7 @@ static void with_other_axes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(families), cmocka_unit_test(stages),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(families), cmocka_unit_test(with_stages),
                                        cmocka_unit_test(with_other_axes)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

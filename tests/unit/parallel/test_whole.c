@@ -1,7 +1,7 @@
-/* All weights of a divided model on each rank, with the bits of a model that was made whole: heads
- * and columns (tp), key heads with copies, stages with a tied embedding on both ends, experts,
- * slices of ZeRO with and without copies, F32 and BF16. And what each rank of a mesh is: its
- * neighbours, its part of a checkpoint, what it reports. */
+/* All weights of a divided model on each rank, with the bits of a model that was created whole:
+ * heads and columns (tp), key heads with copies, stages with a tied embedding on both ends,
+ * experts, slices of ZeRO with and without copies, F32 and BF16. And the role of each rank of a
+ * mesh: its neighbours, its part of a checkpoint, what it reports. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@ typedef struct {
     lt_dtype dtype;
 } whole_case;
 
-/* Every word of a new model's memory is overwritten: what was there before does not count. */
+/* Overwrite every word of a new model's memory, so that old values do not count. */
 static void soil(lt_model *m) {
     memset(m->weights.flat, 0x55, lt_param_buffer_bytes(&m->table, m->weights.dtype));
 }
@@ -78,7 +78,7 @@ static lt_err rank_main(lt_comm *comm, void *ctx) {
     return LT_OK;
 }
 
-static void every_rank_has_all(void **state) {
+static void every_rank_gets_all_weights(void **state) {
     static const whole_case cases[] = {
         {"gpt2", "tp=2", 2, 0, 0, LT_F32},
         {"llama3", "tp=4", 4, 0, 0, LT_BF16},
@@ -102,15 +102,15 @@ static void every_rank_has_all(void **state) {
     }
 }
 
-/* ---- What each rank of a mesh is ---- */
+/* ---- The role of each rank of a mesh ---- */
 
 typedef struct {
     const char *model, *mesh;
     int n;
     bool divided;
-    /* Of each rank: its group of the same rows, the stages with the tied embedding, the ranks with
-     * the same key heads; its part of a checkpoint; what it reports: rows, losses, sums of layers;
-     * its place among the ranks that share the rows of a step. */
+    /* For each rank: its group with the same rows, the stages with the tied embedding, the ranks
+     * with the same key heads; its part of a checkpoint; what it reports: rows, losses, sums of
+     * layers; its place among the ranks that share the rows of a step. */
     const char *ranks[8];
 } place_case;
 
@@ -156,7 +156,7 @@ static lt_err place_main(lt_comm *comm, void *ctx) {
     return LT_OK;
 }
 
-static void each_rank_has_its_place(void **state) {
+static void each_rank_has_its_role(void **state) {
     static const place_case cases[] = {
         {"gpt2",
          "pp=2,dp=2,tp=2",
@@ -178,7 +178,7 @@ static void each_rank_has_its_place(void **state) {
           "rows 0123, stages -, kv -, part 1/2, tells, dp 0/1",
           "rows 0123, stages -, kv -, part -1/2, tells losses layers, dp 0/1",
           "rows 0123, stages -, kv -, part -1/2, tells, dp 0/1"}},
-        {"llama3", /* Two key heads of four ranks. */
+        {"llama3", /* Four ranks share two key heads. */
          "tp=4",
          4,
          true,
@@ -211,8 +211,8 @@ static void each_rank_has_its_place(void **state) {
     }
 }
 
-/* A process that is no rank is a mesh of one. */
-static void alone(void **state) {
+/* A process that is not a rank is a mesh of one. */
+static void a_process_without_ranks(void **state) {
     lt_world w = {.rank = 5};
     lt_group *rows = NULL;
     int n_parts = 0;
@@ -235,8 +235,8 @@ static void alone(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_rank_has_all),
-                                       cmocka_unit_test(each_rank_has_its_place),
-                                       cmocka_unit_test(alone)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_rank_gets_all_weights),
+                                       cmocka_unit_test(each_rank_has_its_role),
+                                       cmocka_unit_test(a_process_without_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,9 @@
-/* ZeRO 1, 2 and 3 on rank threads: the bits of plain data parallelism, for each family, type and
- * optimiser. Except for the order of sums, the same holds for accumulated gradients at levels 2 and
- * 3, which are summed batch by batch, and for groups that shard separately. */
+/* ZeRO 1, 2 and 3 with ranks as threads: the bits of plain data parallelism, for each family,
+ * type and optimiser. Except for the order of sums, the same holds for accumulated gradients at
+ * levels 2 and 3, which are summed batch by batch, and for groups that shard separately. */
 #include "unit/parallel/ranks.h"
 
-/* xIELU's scalars are read in F32 beside BF16 weights. */
+/* The scalars of xIELU are read in F32 while weights are BF16. */
 static const ranks_model apertus = {
     "apertus", "model.layers=3 model.width=32 model.heads=4 model.ffn=64 model.family=apertus"};
 
@@ -17,7 +17,7 @@ static ranks_result run(const ranks_model *m, const char *out, const char *optio
     return r;
 }
 
-/* Every level beside plain data parallelism on the same ranks. */
+/* Compare every level with plain data parallelism on the same ranks. */
 static void levels(const ranks_model *m, const char *options, const char *mesh, int n,
                    const ranks_bound *bound) {
     static int n_runs;
@@ -60,14 +60,14 @@ static void optimisers(void **state) {
     levels(&ranks_gqa, "batch.size=12 optim.moments=bf16 model.dtype=bf16", "dp=3", 3, &ranks_bits);
 }
 
-static void accumulated(void **state) {
+static void accumulated_gradients(void **state) {
     (void)state;
     levels(&ranks_gqa, "batch.size=12 batch.micro=1 optim.clip=0.01", "dp=3", 3, &ranks_f32);
     levels(&ranks_dense, "batch.size=12 batch.micro=2", "dp=2", 2, &ranks_f32);
 }
 
-/* Two groups of two ranks: sums of sums. */
-static void groups(void **state) {
+/* Two groups of two ranks: the sum is a sum of sums. */
+static void groups_that_shard_separately(void **state) {
     (void)state;
     for (int zero = 1; zero <= 3; zero++) {
         char options[64];
@@ -76,8 +76,8 @@ static void groups(void **state) {
     }
 }
 
-/* Beside the other axes, whose ranks hold other parts or see other tokens. */
-static void products(void **state) {
+/* Together with the other axes, whose ranks hold other parts or see other tokens. */
+static void with_other_axes(void **state) {
     static const struct {
         const char *mesh;
         int n, zero;
@@ -89,7 +89,7 @@ static void products(void **state) {
         (void)snprintf(options, sizeof options, "batch.size=4 mesh.zero=%d", meshes[i].zero);
         ranks_compare(&ranks_gqa, options, meshes[i].mesh, meshes[i].n, &ranks_f32);
     }
-    for (int zero = 0; zero < 2; zero++) { /* Both ends of a tied embedding on one rank. */
+    for (int zero = 0; zero < 2; zero++) { /* Both ends of a tied embedding are on one rank. */
         char options[128];
         (void)snprintf(options, sizeof options,
                        "batch.size=8 batch.micro=1 model.tied=true mesh.schedule=zbv mesh.zero=%d",
@@ -99,15 +99,15 @@ static void products(void **state) {
 }
 
 /* Schedules that defer gradients of weights, at levels 2 and 3: a layer's biases and norms come
- * before its matrices. Layers with experts and 8-bit ones defer nothing; both ends of a tied model
- * are one rank's in a V, also beside learned positions. */
-static void deferred(void **state) {
+ * before its matrices. Layers with experts and 8-bit layers defer nothing; in a V one rank has
+ * both ends of a tied model, also with learned positions. */
+static void deferred_gradients(void **state) {
     static const struct {
         const ranks_model *model;
         const char *options, *mesh;
         int n;
         const ranks_bound *bound;
-        int most; /* Level. */
+        int most; /* The highest level. */
     } runs[] = {
         {&ranks_gqa, "batch.micro=1 mesh.schedule=zb-h1", "pp=2,dp=2", 4, &ranks_f32, 3},
         {&ranks_gqa, "batch.micro=2 mesh.schedule=zb-h1 model.tied=true model.recompute=full",
@@ -135,15 +135,15 @@ static void deferred(void **state) {
     }
 }
 
-/* Levels 2 and 3 in pipelines: a tied embedding at two stages, chunks of layers, copies in F32 of
+/* Levels 2 and 3 in pipelines: a tied embedding at two stages, chunks of layers, F32 copies of
  * small parameters, matrices with owners; what is refused. */
-static void stages(void **state) {
+static void with_stages(void **state) {
     static const struct {
         const char *options, *mesh;
     } runs[] = {{"model.tied=true batch.micro=1", "pp=2,dp=2"},
                 {"mesh.schedule=interleaved batch.micro=2 model.recompute=full", "pp=2,dp=2"},
                 {"mesh.schedule=gpipe batch.micro=2 optim.kind=muon model.tied=true", "pp=2,cp=2"}};
-    /* Learned positions beside a tied embedding. */
+    /* Learned positions and a tied embedding. */
     const char *const refused = ranks_dense.options;
     (void)state;
     for (int zero = 2; zero <= 3; zero++) {
@@ -163,8 +163,9 @@ static void stages(void **state) {
     }
 }
 
-/* Saved on one number of ranks at one level, continued at others: as if at once. */
-static void other_ranks_and_levels(void **state) {
+/* Saved on one number of ranks at one level, resumed with others: the result is that of an
+ * uninterrupted run. */
+static void resumes_with_other_ranks_and_levels(void **state) {
     static const struct {
         int n, zero, steps;
     } legs[] = {{3, 1, 2}, {2, 3, 4}, {1, 0, 5}, {4, 2, 7}, {2, 0, 8}};
@@ -193,7 +194,7 @@ static void other_ranks_and_levels(void **state) {
     ranks_result_free(&one);
 }
 
-/* Ranks have unlike numbers of held-out rows, one has none. */
+/* Ranks have different numbers of held-out rows; one has none. */
 static void validation(void **state) {
     double losses[3] = {0};
     (void)state;
@@ -220,12 +221,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_and_types),
         cmocka_unit_test(optimisers),
-        cmocka_unit_test(accumulated),
-        cmocka_unit_test(groups),
-        cmocka_unit_test(products),
-        cmocka_unit_test(deferred),
-        cmocka_unit_test(stages),
-        cmocka_unit_test(other_ranks_and_levels),
+        cmocka_unit_test(accumulated_gradients),
+        cmocka_unit_test(groups_that_shard_separately),
+        cmocka_unit_test(with_other_axes),
+        cmocka_unit_test(deferred_gradients),
+        cmocka_unit_test(with_stages),
+        cmocka_unit_test(resumes_with_other_ranks_and_levels),
         cmocka_unit_test(validation),
     };
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
