@@ -1,5 +1,5 @@
-/* round.h: a machine of round numbers and a layout of one rank, for tests that count the planner's
- * work by hand. Include it after cmocka.h. */
+/* round.h: a machine with round numbers and a layout of one rank, for tests that compute the
+ * planner's results by hand. Include it after cmocka.h. */
 #ifndef LT_TEST_PLAN_ROUND_H
 #define LT_TEST_PLAN_ROUND_H
 

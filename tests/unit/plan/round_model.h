@@ -1,4 +1,4 @@
-/* round_model.h: a small dense model beside round.h, and its sizes. */
+/* round_model.h: a small dense model for the machine of round.h, and its sizes. */
 #ifndef LT_TEST_PLAN_ROUND_MODEL_H
 #define LT_TEST_PLAN_ROUND_MODEL_H
 

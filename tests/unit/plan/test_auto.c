@@ -1,5 +1,6 @@
-/* The layouts of `layout: auto`: what each axis costs, by hand; which meshes are considered, and in
- * which order. That measured meshes are predicted is tests/e2e/plan_layouts.py's. */
+/* The layouts of `layout: auto`: what each axis costs, worked out by hand; which meshes are
+ * considered, and in which order. tests/e2e/plan_layouts.py compares predictions with measured
+ * meshes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +15,7 @@
 #include "base/error.h"
 #include "plan/auto.h"
 
-/* Four layers of width 64, MLP 128, 4 heads of 16 of which 2 for keys; a vocabulary of 300. */
+/* Four layers of width 64, MLP 128, 4 heads of 16, with 2 key heads; a vocabulary of 300. */
 #define DENSE                                                                                      \
     "model.family=llama model.layers=4 model.width=64 model.heads=4 model.kv_heads=2 "             \
     "model.ffn=128 model.vocab=300 data.train=none data.seq=32 batch.size=8 device=cpu "           \
@@ -22,23 +23,26 @@
 #define EMBED   (300.0 * 64)
 #define A_LAYER (64.0 * (64 + 64 + 64) + 3 * 64 * 128 + 2 * 64)
 #define PARAMS  (4 * A_LAYER + 64 + 2 * EMBED)
-#define FLOPS   (6 * (PARAMS - EMBED) + 12 * 4 * 64 * 32) /* Of a token, forward and backward. */
-#define CORE    30e9                                      /* Flop a second of a CPU rank. */
+#define FLOPS   (6 * (PARAMS - EMBED) + 12 * 4 * 64 * 32) /* Per token, forward and backward. */
+#define CORE    30e9                                      /* FLOP per second of a CPU rank. */
 #define ROW_S   (32 * FLOPS / CORE)
 #define UPDATE  (10 * PARAMS / CORE)
-/* Shared memory: 3 GB/s, of which 78 % are reached, and 20 us. Of a ring of n ranks each one sends
- * (n - 1) / n of the bytes, in n - 1 steps. */
-#define LINK         (0.78 * 3e9)
-#define RING(b, n)   ((n - 1.0) / (n) * (b) / LINK + ((n)-1) * 20e-6)
-#define SLOW         0.004 /* Of the link: more is sent than the passes hide. */
+/* Shared memory: 3 GB/s, of which 78 % are reached, and 20 us. In a ring of n ranks each rank
+ * sends (n - 1) / n of the bytes, in n - 1 steps. */
+#define LINK       (0.78 * 3e9)
+#define RING(b, n) ((n - 1.0) / (n) * (b) / LINK + ((n)-1) * 20e-6)
+/* As a share of the usual link: more is sent than the passes can hide. */
+#define SLOW         0.004
 #define SLOW_RING(b) ((b) / 2 / (SLOW * LINK) + 20e-6)
-/* Work of a layer by stages.c, and of the head; the last of two stages has both of two layers. */
+/* Work of a layer as in stages.c, and of the head; the last of two stages has both for two
+ * layers. */
 #define LAYER_WORK  (64.0 * (128 + 64) + 16.0 * 4 * (16 + 16) + 64.0 * (2 * 128 + 128))
 #define HEAD_WORK   (64.0 * 300)
 #define SHARE_OF(n) ((2 * LAYER_WORK + HEAD_WORK) / ((n)*LAYER_WORK + HEAD_WORK))
-#define STREAM      (32.0 * 64 * 4)             /* Bytes of a row's residual stream. */
-#define TP_LAYER(t) (4 * (2 * 80e-6 + 2 * (t))) /* Four transfers each way, and 80 us late each. */
-/* Eight layers over four ranks of pp, a row at a time: eight of them. */
+#define STREAM      (32.0 * 64 * 4) /* Bytes of the residual stream of a row. */
+/* Four transfers each way, each of which begins 80 us late. */
+#define TP_LAYER(t) (4 * (2 * 80e-6 + 2 * (t)))
+/* Eight layers over four ranks of pp, one row at a time: eight rows. */
 #define P8       (8 * A_LAYER + 64 + 2 * EMBED)
 #define ROW8_S   (32 * (6 * (P8 - EMBED) + 12 * 8 * 64 * 32) / CORE * SHARE_OF(8))
 #define COMPUTE8 (8 * ROW8_S + 10 * P8 / CORE * SHARE_OF(8))
@@ -46,8 +50,8 @@
 
 typedef struct {
     const char *options;
-    lt_mesh_shape mesh; /* pp, dp, cp, tp, ep */
-    double link;        /* Share of the usual link; 0: 1. */
+    lt_mesh_shape mesh; /* pp, dp, cp, tp, ep. */
+    double link;        /* As a share of the usual link; 0: 1. */
     double compute_s, dp_s, tp_s, cp_s, ep_s, pp_s, bubble_s;
     int64_t micro;
 } priced;
@@ -71,10 +75,10 @@ static void near(double got, double want, const char *what, const char *row, con
     }
 }
 
-/* Gradients in F32 are summed, and weights gathered in their own type. 9/10 of the passes beside
- * them hide transfers, but for the part of one layer, or of the embedding. */
-static void each_axis_costs_what_it_sends(void **state) {
-#define HALF_PASS  (4 * ROW_S) /* Two ranks: four rows each. */
+/* Gradients in F32 are summed, and weights gathered in their own type. Nine tenths of the
+ * concurrent passes hide transfers, except for the part of one layer, or of the embedding. */
+static void each_axis_costs_its_transfers(void **state) {
+#define HALF_PASS  (4 * ROW_S) /* Two ranks with four rows each. */
 #define DP_COMPUTE (HALF_PASS + UPDATE)
 #define SPLIT      (HALF_PASS + UPDATE / 2)
 #define BIG_PARAMS (PARAMS + 2 * 64 * 2700.0)
@@ -215,7 +219,7 @@ static void each_axis_costs_what_it_sends(void **state) {
          2 * SENDS,
          1.5 * ROW8_S,
          1},
-        /* The bubble is also of what a rank waits for within a micro-batch. */
+        /* The bubble also includes the time a rank waits within a micro-batch. */
         {DENSE "batch.micro=2",
          {2, 1, 1, 2, 1},
          0,
@@ -256,13 +260,13 @@ static void each_axis_costs_what_it_sends(void **state) {
     }
 }
 
-/* Four experts, of which each token takes two. Two layers of width 32; each rank of ep keeps half
+/* Four experts, of which each token uses two. Two layers of width 32; each rank of ep keeps half
  * of the experts, and sends half of the chosen rows twice each way. */
 #define EXPERTS                                                                                    \
     "model.family=mixtral model.layers=2 model.width=32 model.heads=4 model.kv_heads=2 "           \
     "model.experts=4 model.top_k=2 model.ffn=64 model.vocab=300 data.train=none data.seq=32 "      \
     "batch.size=8 device=cpu model.dtype=fp32 "
-static void experts_cost_what_they_send(void **state) {
+static void experts_cost_their_transfers(void **state) {
     const double attention = 32.0 * (32 + 32) + 32 * 32 + 2 * 32, expert = 3.0 * 32 * 64,
                  shared = 2 * attention + 32 + 2 * 300 * 32.0, router = 2 * 4 * 32,
                  held = 2 * 4 * expert, active = shared + router - 300 * 32 + 2 * 2 * expert,
@@ -277,15 +281,16 @@ static void experts_cost_what_they_send(void **state) {
     near(l.compute_s, 4 * 32 * flops / CORE + 10 * (shared + router + held) / CORE, "computing",
          "ep", "");
     near(l.ep_s, 2 * 4 * (2 * rows_b / 2 / LINK + 20e-6), "ep", "ep", "");
-    /* Half of it is one layer's. Each rank of ep holds the whole router. */
+    /* Half of it is that of one layer. Each rank of ep holds the whole router. */
     near(l.dp_s, RING(4 * (shared + router + held / 2), 2), "dp", "ep", "");
     assert_true(l.tp_s == 0.0 && l.cp_s == 0.0 && l.pp_s == 0.0 && l.bubble_s == 0.0);
 }
 
-/* H200s of one machine copy to each other: 84 % of 450 GB/s, in pieces that lose 20 us each. Of n
- * ranks a piece is 192 MiB / (n - 1) / 2 slots * 4 / 7, in whole 64 KiB, at most 16 MiB. Beside a
- * transfer run products of the other ranks' rows: one of each forward, backward two, or one and the
- * whole gradient of the weight; with a GELU only those around the op that has it. */
+/* H200s of one machine copy to each other at 84 % of 450 GB/s, in pieces that lose 20 us each.
+ * With n ranks a piece is 192 MiB / (n - 1) / 2 slots * 4 / 7, rounded down to 64 KiB, at most 16
+ * MiB. During a transfer, products of other ranks' rows run: one each in the forward pass; in the
+ * backward pass two, or one and the whole gradient of the weight; with a GELU only those around
+ * the op that contains it. */
 static void gpus_of_a_machine_copy_to_each_other(void **state) {
 #define LLAMA_B                                                                                    \
     "model.family=llama model.layers=16 model.width=2048 model.heads=32 model.kv_heads=8 "         \
@@ -295,7 +300,8 @@ static void gpus_of_a_machine_copy_to_each_other(void **state) {
     static const struct {
         const char *options;
         int tp;
-        double piece, columns[4]; /* q, k, v; attention's output; up, with gate; down. */
+        /* q, k, v; output of attention; output of up, with gate; down. */
+        double piece, columns[4];
         bool forward[4], backward[4];
     } rows[] = {
 #define ALL {true, true, true, true}
@@ -340,9 +346,9 @@ static void gpus_of_a_machine_copy_to_each_other(void **state) {
     }
 }
 
-/* A search prices each layout as it is priced alone. On a GPU the passes and the update are those
- * of a dry step (own.h) of the rows of a micro-batch. */
-static void a_search_prices_each_alone(void **state) {
+/* A search gives each layout the time that it has alone. On a GPU the passes and the update are
+ * those of a dry step (own.h) with the rows of a micro-batch. */
+static void a_search_times_each_layout_as_alone(void **state) {
     static lt_recipe r;
     static lt_own_run run;
     static const lt_op updates[] = {LT_OP_adamw, LT_OP_sumsq};
@@ -377,9 +383,10 @@ static void a_search_prices_each_alone(void **state) {
     near(alone.compute_s, 4 * (step.step_s - update) + update / 2, "computing", "by itself", "");
 }
 
-/* 1.24 billion parameters, a quarter of them in the tied embedding, beside whose sum no pass runs.
- * Eight ranks copy to each other; sixteen go through the network, each with a sixteenth of them in
- * each of the two machines' rings of eight; seventeen of one machine are too many to copy. */
+/* 1.24 billion parameters, a quarter of them in the tied embedding, whose sum no pass hides.
+ * Eight ranks copy to each other; sixteen use the network, each with a sixteenth of the
+ * parameters in the rings of eight of each of the two machines; seventeen ranks of one machine
+ * are too many to copy. */
 static void gradients_of_gpus(void **state) {
     const double embed = 128256.0 * 2048,
                  params = embed + 2048 +
@@ -417,7 +424,7 @@ static void gradients_of_gpus(void **state) {
     assert_false(l.fits);
 }
 
-/* Of one rank: the buffers of the recipe by itself, with its rows of a micro-batch. */
+/* For one rank: the buffers of the recipe by itself, with its rows of a micro-batch. */
 static void bytes_of_one_rank(void **state) {
     for (int64_t micro = 1; micro <= 8; micro *= 2) {
         static lt_recipe r;
@@ -437,7 +444,7 @@ static void bytes_of_one_rank(void **state) {
     (void)state;
 }
 
-/* What training refuses (docs/parallel.md) is refused here. */
+/* What training refuses (docs/parallel.md) is refused here, too. */
 static void meshes_that_train(void **state) {
 #define GPU  "device=cuda model.dtype=bf16 model.width=128 "
 #define GPT2 "model.family=gpt2 model.kv_heads=0 mesh.zero=2 "
@@ -496,7 +503,8 @@ static void meshes_that_train(void **state) {
     }
 }
 
-/* Those that fit by time, then those that do not by memory; of equal ones the lower level. */
+/* Layouts that fit are ordered by time, then those that do not fit by memory; of equal ones the
+ * lower level comes first. */
 static void order_of_layouts(void **state) {
     static const char *const two[] = {"dp=2 0", "dp=2 1", "dp=2 2", "dp=2 3", "pp=2 0",
                                       "cp=2 0", "cp=2 1", "cp=2 2", "cp=2 3", "tp=2 0"};
@@ -542,7 +550,8 @@ static void order_of_layouts(void **state) {
     assert_non_null(strstr(lt_error_message(), "heads"));
     set_options(&r, EXPERTS);
     assert_int_equal(lt_auto_find(&all, &n, &r, 4, &m), LT_OK);
-    for (size_t i = 0, with = 0; i < n || with == 0; i++) { /* Four experts over two or four. */
+    /* Four experts on two or four ranks. */
+    for (size_t i = 0, with = 0; i < n || with == 0; i++) {
         assert_true(i < n);
         with += all[i].mesh.ep == 4 && all[i].mesh.dp == 4 && all[i].zero == 0;
         assert_true(all[i].mesh.ep != 3);
@@ -560,10 +569,10 @@ static void names_of_meshes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_axis_costs_what_it_sends),
-                                       cmocka_unit_test(experts_cost_what_they_send),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_axis_costs_its_transfers),
+                                       cmocka_unit_test(experts_cost_their_transfers),
                                        cmocka_unit_test(gpus_of_a_machine_copy_to_each_other),
-                                       cmocka_unit_test(a_search_prices_each_alone),
+                                       cmocka_unit_test(a_search_times_each_layout_as_alone),
                                        cmocka_unit_test(gradients_of_gpus),
                                        cmocka_unit_test(bytes_of_one_rank),
                                        cmocka_unit_test(meshes_that_train),

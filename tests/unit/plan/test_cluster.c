@@ -1,5 +1,5 @@
-/* Clusters, kinds of GPU and stacks as files tell them. The tables are the test's own: every field
- * has a number that no other has, so that a value in a wrong place shows. */
+/* Clusters, kinds of GPU and stacks as files describe them. The tables are the test's own: every
+ * field has a unique number, so that a value in a wrong place is noticed. */
 #include <malloc.h>
 #include <math.h>
 #include <setjmp.h>
@@ -63,7 +63,7 @@ static void put(const char *name, const char *text) {
     assert_int_equal(fclose(f), 0);
 }
 
-#define N_MANY 150 /* Longer than all that is no anchor. */
+#define N_MANY 150 /* More than any list that is not one of anchors. */
 
 static void put_tables(void) {
     char stacks[8192];
@@ -78,7 +78,7 @@ static void put_tables(void) {
     put("runs.yaml", "here: {it: runs}\n");
 }
 
-/* In a process of its own, since tables are read once: a table with this text is refused. */
+/* In a separate process, because tables are read once: a table with this text is refused. */
 static void damaged(const char *file, const char *text, const char *field, const char *range) {
     int status = 0;
     char words[64];
@@ -166,7 +166,8 @@ static void damaged_tables_are_refused(void) {
 static int set_up(void **state) {
     char path[64];
     (void)state;
-    /* What is not written is no zero. AddressSanitizer refuses, but fills memory by itself. */
+    /* A field that is not written is not zero. AddressSanitizer does not support this, but fills
+     * memory itself. */
     (void)mallopt(M_PERTURB, 0x5a);
     assert_non_null(mkdtemp(root));
     (void)snprintf(path, sizeof path, "%s/clusters", root);
@@ -231,8 +232,8 @@ static void each_field_of_a_gpu_is_its_own(void **state) {
     SAME(g.peak_tflops[LT_PLAN_FP32], 52);
     SAME(g.peak_tflops[LT_PLAN_FP8], 203);
     SAME(g.peak_tflops[LT_PLAN_NVFP4], 404);
-    SAME(g.peak_tflops[LT_PLAN_MXFP8], 203);  /* On the fp8 units. */
-    SAME(g.peak_tflops[LT_PLAN_FP8ROW], 101); /* No faster than bf16. */
+    SAME(g.peak_tflops[LT_PLAN_MXFP8], 203);  /* The fp8 units compute it. */
+    SAME(g.peak_tflops[LT_PLAN_FP8ROW], 101); /* It is no faster than bf16. */
     SAME(g.memory_bytes, 5.0 * 1024 * 1024 * 1024);
     SAME(g.memory_gbps, 606);
     SAME(g.link_gbps, 77);
@@ -261,10 +262,14 @@ static void a_gpu_without_units_of_eight_bits_has_no_peak_there(void **state) {
 static void the_longest_spelling_that_occurs_names_the_gpu(void **state) {
     static const struct {
         const char *text, *name;
-    } of[] = {{"alpha", "alpha"},       {"8x Alpha-80GB", "alpha"},
-              {"ALPHA-XL", "alpha-xl"}, {"Alpha Max (rev. B)", "alpha-xl"},
-              {"al", "alpha"},          {"one beta", "beta"},
-              {"other alpha", "alpha"}}; /* Of two as long, the first of the table. */
+    } of[] = {{"alpha", "alpha"},
+              {"8x Alpha-80GB", "alpha"},
+              {"ALPHA-XL", "alpha-xl"},
+              {"Alpha Max (rev. B)", "alpha-xl"},
+              {"al", "alpha"},
+              {"one beta", "beta"},
+              /* Of two that are equally long, the first in the table. */
+              {"other alpha", "alpha"}};
     lt_plan_gpu g;
     char longer[512];
     (void)state;
@@ -275,7 +280,7 @@ static void the_longest_spelling_that_occurs_names_the_gpu(void **state) {
     assert_int_equal(lt_plan_gpu_match(&g, "gamma"), LT_ERR_NOT_FOUND);
     says("unknown GPU kind 'gamma'");
     assert_int_equal(lt_plan_gpu_match(&g, ""), LT_ERR_NOT_FOUND);
-    /* Text is read as far as its room goes: 255 bytes. */
+    /* Text is read up to the size of its buffer: 255 bytes. */
     memset(longer, '.', sizeof longer);
     memcpy(longer + 251, "beta", 5);
     assert_int_equal(lt_plan_gpu_match(&g, longer), LT_OK);
@@ -307,8 +312,8 @@ static void a_stack_has_its_facts_and_its_fit(void **state) {
     assert_string_equal(s.name, "ship");
     assert_string_equal(s.gpu, "alpha");
     assert_int_equal(s.attention, LT_PLAN_ATTENTION_FLASH3);
-    SAME(s.passes, 1.75);  /* Of the default. */
-    SAME(s.launch_us, 52); /* Of the fit, which is read last. */
+    SAME(s.passes, 1.75);  /* From the default. */
+    SAME(s.launch_us, 52); /* From the fit, which is read last. */
     SAME(s.host_us, 22);
     SAME(s.ep_copies, 0.11);
     SAME(s.quantised_gather, 0.12);
@@ -325,28 +330,28 @@ static void a_stack_has_its_facts_and_its_fit(void **state) {
     SAME(s.early_stop, 0.24);
     SAME(s.quantised_params, 0.25);
     SAME(s.gemm, 0.51);
-    SAME(s.memory, 0.42); /* Of the kind. */
+    SAME(s.memory, 0.42); /* From the kind. */
     SAME(s.network, 0.43);
     assert_true(s.anchored);
 }
 
-static void a_release_takes_from_its_family_what_it_does_not_say(void **state) {
+static void a_release_takes_missing_values_from_its_family(void **state) {
     lt_plan_stack s;
     (void)state;
     assert_int_equal(lt_plan_stack_find(&s, "alpha", "ship-25"), LT_OK);
     assert_int_equal(s.attention, LT_PLAN_ATTENTION_FLASH3);
     SAME(s.moe_fused, 1.5);
     SAME(s.ep_overlap, 0.23);
-    SAME(s.gemm, 0.51); /* Of the family's fit. */
+    SAME(s.gemm, 0.51); /* From the family's fit. */
     SAME(s.memory, 0.62);
     SAME(s.network, 0.43);
-    assert_false(s.anchored); /* Its fit says no gemm. */
+    assert_false(s.anchored); /* Its fit has no value for gemm. */
     assert_int_equal(lt_plan_stack_find(&s, "alpha", "ship-eager"), LT_OK);
     SAME(s.moe_fused, 0.2);
     assert_int_equal(lt_plan_stack_find(&s, "alpha", "default"), LT_OK);
     assert_int_equal(s.attention, LT_PLAN_ATTENTION_FLASH2);
     SAME(s.gemm, 0.41);
-    assert_false(s.anchored); /* The default of a kind is no measurement. */
+    assert_false(s.anchored); /* The default of a kind is not a measurement. */
     assert_int_equal(lt_plan_stack_find(&s, "beta", "boat"), LT_OK);
     assert_int_equal(s.attention, LT_PLAN_ATTENTION_UNFUSED);
     SAME(s.launch_us, 31);
@@ -357,7 +362,7 @@ static void a_release_takes_from_its_family_what_it_does_not_say(void **state) {
     assert_false(s.anchored);
 }
 
-static void a_stack_that_no_file_knows_has_the_defaults(void **state) {
+static void an_unknown_stack_has_the_defaults(void **state) {
     lt_plan_stack s;
     (void)state;
     assert_int_equal(lt_plan_stack_find(&s, "alpha-xl", "other"), LT_OK);
@@ -395,7 +400,7 @@ static void families(void **state) {
     }
 }
 
-static void each_table_is_its_own(void **state) {
+static void each_table_is_independent(void **state) {
     const lt_yaml_entry *rows = NULL;
     const char *path = NULL;
     size_t n = 0;
@@ -435,14 +440,14 @@ static void anchors_are_the_words_of_all_lists(void **state) {
 
 /* ---- Clusters ---- */
 
-static void a_cluster_that_says_only_its_gpu(void **state) {
+static void a_cluster_that_names_only_its_gpu(void **state) {
     const lt_plan_cluster c = cluster_of("gpu: alpha\n");
     (void)state;
     assert_string_equal(c.name, "here");
     assert_string_equal(c.gpu.name, "alpha");
     assert_string_equal(c.stack.name, "default");
     assert_string_equal(c.stack.gpu, "alpha");
-    assert_int_equal(c.gpus, 4); /* One node. */
+    assert_int_equal(c.gpus, 4); /* On one node. */
     assert_int_equal(c.topology, LT_PLAN_FAT_TREE);
     assert_false(c.rails);
     assert_int_equal(c.n_tiers, 0);
@@ -462,7 +467,7 @@ static void a_cluster_that_says_only_its_gpu(void **state) {
     SAME(c.price_mwh, 80);
     SAME(c.pue, 1.2);
     /* Llama 3: 419 interruptions in 54 days on 2,048 nodes of eight GPUs; a node of four has half
-     * of them. */
+     * as many. */
     assert_int_equal(c.n_causes, 1);
     assert_string_equal(c.cause[0].cause, "all causes (Llama 3)");
     SAME(c.cause[0].per_node_day, 3.79e-3 / 2);
@@ -498,7 +503,7 @@ static void each_field_of_a_cluster_is_its_own(void **state) {
     /* With rails, 32 GPUs at a switch are 32 nodes of two GPUs. Only the first tier is a rail. */
     assert_int_equal(c.tier[0].gpus, 64);
     SAME(c.tier[0].oversub, 1.5);
-    SAME(c.tier[0].latency_us, 3.5); /* The network's. */
+    SAME(c.tier[0].latency_us, 3.5); /* That of the network. */
     assert_int_equal(c.tier[1].gpus, 512);
     SAME(c.tier[1].oversub, 2.5);
     SAME(c.tier[1].latency_us, 7.5);
@@ -521,7 +526,7 @@ static void each_field_of_a_cluster_is_its_own(void **state) {
     SAME(c.stack.memory, 0.82);
     SAME(c.gpu.peak_tflops[LT_PLAN_BF16], 901);
     SAME(c.gpu.peak_tflops[LT_PLAN_FP8ROW], 901);
-    SAME(c.gpu.peak_tflops[LT_PLAN_FP8], 203); /* As shipped. */
+    SAME(c.gpu.peak_tflops[LT_PLAN_FP8], 203); /* As in the shipped table. */
     SAME(c.gpu.memory_bytes, 3.0 * 1024 * 1024 * 1024);
     assert_int_equal(c.gpu.node_gpus, 2);
     assert_int_equal(c.gpu.domain_gpus, 16);
@@ -530,7 +535,7 @@ static void each_field_of_a_cluster_is_its_own(void **state) {
     SAME(c.cause[0].per_node_day, 0.25);
     assert_string_equal(c.cause[1].cause, "cables and pumps");
     SAME(c.cause[1].per_node_day, 0.5);
-    /* 500 nodes of two GPUs, three quarters of a failure a node and day. */
+    /* 500 nodes of two GPUs, three quarters of a failure per node and day. */
     SAME(lt_plan_cluster_failures_per_s(&c, 1000), 500 * 0.75 / 86400);
 }
 
@@ -648,7 +653,7 @@ static void a_release_or_a_family_is_a_known_stack(void **state) {
     refused(LT_ERR_ARG, "gpu: beta\nstack: ship-next\n", "unknown stack 'ship-next'");
 }
 
-static void a_file_elsewhere_gives_the_name_up_to_its_first_dot(void **state) {
+static void a_file_is_named_up_to_its_first_dot(void **state) {
     lt_plan_cluster c;
     char path[128];
     (void)state;
@@ -661,7 +666,7 @@ static void a_file_elsewhere_gives_the_name_up_to_its_first_dot(void **state) {
     says("no file 'nowhere' and no recipes/clusters/nowhere.yaml");
 }
 
-static void a_kind_of_gpu_is_one_node_of_them(void **state) {
+static void a_kind_of_gpu_is_a_cluster_of_one_node(void **state) {
     lt_plan_cluster c;
     lt_plan_gpu gpu;
     (void)state;
@@ -674,25 +679,25 @@ static void a_kind_of_gpu_is_one_node_of_them(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_kind_of_gpu_is_one_node_of_them),
+        cmocka_unit_test(a_kind_of_gpu_is_a_cluster_of_one_node),
         cmocka_unit_test(each_field_of_a_gpu_is_its_own),
         cmocka_unit_test(a_gpu_without_units_of_eight_bits_has_no_peak_there),
         cmocka_unit_test(the_longest_spelling_that_occurs_names_the_gpu),
         cmocka_unit_test(an_unknown_gpu_is_refused_with_the_nearest_kind),
         cmocka_unit_test(a_stack_has_its_facts_and_its_fit),
-        cmocka_unit_test(a_release_takes_from_its_family_what_it_does_not_say),
-        cmocka_unit_test(a_stack_that_no_file_knows_has_the_defaults),
+        cmocka_unit_test(a_release_takes_missing_values_from_its_family),
+        cmocka_unit_test(an_unknown_stack_has_the_defaults),
         cmocka_unit_test(families),
-        cmocka_unit_test(each_table_is_its_own),
+        cmocka_unit_test(each_table_is_independent),
         cmocka_unit_test(anchors_are_the_words_of_all_lists),
-        cmocka_unit_test(a_cluster_that_says_only_its_gpu),
+        cmocka_unit_test(a_cluster_that_names_only_its_gpu),
         cmocka_unit_test(each_field_of_a_cluster_is_its_own),
         cmocka_unit_test(efficiency_of_the_network_has_two_names),
         cmocka_unit_test(causes_have_a_limit),
         cmocka_unit_test(bounds_belong_to_a_field),
         cmocka_unit_test(what_a_cluster_cannot_honour_is_refused),
         cmocka_unit_test(a_release_or_a_family_is_a_known_stack),
-        cmocka_unit_test(a_file_elsewhere_gives_the_name_up_to_its_first_dot),
+        cmocka_unit_test(a_file_is_named_up_to_its_first_dot),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,6 +1,6 @@
 /* Young, Daly, the exact expression and the first-order ETTR against a published table of test
- * vectors; the event simulation against the exact expression; spares against the binomial; Llama
- * 3's 419 interruptions. */
+ * vectors; the event simulation against the exact expression; spares against the binomial
+ * distribution; Llama 3's 419 interruptions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -101,8 +101,8 @@ static void llama3_is_interrupted_419_times(void **state) {
 static void spares_cover_the_quantile(void **state) {
     (void)state;
     assert_int_equal(lt_plan_spares(2048, 0, 86400, 0.99), 0);
-    /* 2,048 nodes, 3.79e-3 a day, a day of repair: 7.7 away on average; the 99 % point of a
-     * binomial near Poisson(7.7) is 15. */
+    /* 2,048 nodes, 3.79e-3 failures a day, a day of repair: 7.7 are away on average; the 99 %
+     * quantile of a binomial near Poisson(7.7) is 15. */
     assert_int_equal(lt_plan_spares(2048, 3.79e-3 / 86400, 86400, 0.99), 15);
     assert_true(lt_plan_spares(12500, 3.79e-3 / 86400, 86400, 0.999) >
                 lt_plan_spares(12500, 3.79e-3 / 86400, 86400, 0.9));
@@ -126,8 +126,9 @@ static void shortage_of_spares_costs_time(void **state) {
     assert_int_equal(lt_plan_simulate(&s, &many), LT_OK);
     assert_int_equal(lt_plan_simulate(&s, &again), LT_OK);
     assert_true(none.wait_h_mean > 100 && many.wait_h_mean < 1);
-    assert_true(many.ettr_mean == again.ettr_mean); /* The same seed, the same run. */
-    s.weibull_shape = 0.6;                          /* Failures in clusters, at the same MTBF. */
+    assert_true(many.ettr_mean == again.ettr_mean); /* The same seed gives the same run. */
+    /* Failures in clusters, with the same MTBF. */
+    s.weibull_shape = 0.6;
     assert_int_equal(lt_plan_simulate(&s, &again), LT_OK);
     assert_true(again.failures_mean > 0);
 }

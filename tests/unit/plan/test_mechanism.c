@@ -1,6 +1,7 @@
 /* The planner's mechanisms against numbers worked out by hand: the bytes of a routed token, the
- * exposed communication of tensor parallelism, the products in 8 bits, the time lost to slow
- * launches, the work repeated by recomputation, and the reading of rows that leave these out. */
+ * exposed communication of tensor parallelism, products in 8 bits, the time lost to slow
+ * launches, the work that recomputation repeats, and the reading of rows that do not state
+ * these. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,8 +15,8 @@
 #include "plan/points.h"
 #include "unit/plan/round.h"
 
-/* 32 layers of width 4096, 32 heads of 128 of which 8 hold keys, gated feed-forward of 14336: Llama
- * 3 8B. */
+/* 32 layers of width 4096, 32 heads of 128 and 8 key heads, gated feed-forward of 14336: Llama 3
+ * 8B. */
 static lt_plan_model llama3_8b(void) {
     return (lt_plan_model){.name = "dense",
                            .n_layers = 32,
@@ -31,7 +32,7 @@ static lt_plan_model llama3_8b(void) {
                            .gated = true};
 }
 
-/* Eight ranks that divide the optimiser's state, four micro-batches each. */
+/* Eight ranks that divide the optimiser's state, with four micro-batches each. */
 static lt_plan_layout sharded(void) {
     lt_plan_layout l = layout();
     l.dp = 8;
@@ -44,30 +45,31 @@ static const double tokens = 8192, layers = 32, width = 4096;
 
 /* ---- Experts ---- */
 
-/* 64 ranks on 8 nodes, 1 GB of tokens a rank, 8 experts a token. */
+/* 64 ranks on 8 nodes, 1 GB of tokens per rank, 8 experts per token. */
 static void a_token_crosses_to_a_node_once(void **state) {
     const lt_plan_cluster c = plain();
-    const double hit = 1.0 - pow(7.0 / 8.0, 8); /* A node holds one of the 8 experts: 0.656. */
+    /* The probability that a node holds one of the 8 experts: 0.656. */
+    const double hit = 1.0 - pow(7.0 / 8.0, 8);
     (void)state;
-    /* 7 other nodes, each reached with that probability, over a NIC of 10 GB/s. */
+    /* 7 other nodes, each of which is reached with that probability, over a NIC of 10 GB/s. */
     near(lt_plan_dispatch_s(&c, 1e9, 8, 0, 0, 64, 1), 7.0 * hit / 10.0, 1e-9);
     near(7.0 * hit / 10.0, 0.459474, 1e-5);
-    /* Without that, each of the 8 copies travels, 7 of 8 to another node. */
+    /* Otherwise each of the 8 copies is sent, 7 of 8 to another node. */
     near(lt_plan_collective_s(&c, LT_PLAN_ALL_TO_ALL, 8e9, 64, 1), 8.0 * 7.0 / 8.0 / 10.0, 1e-9);
     /* On one node: 7 other GPUs over links of 100 GB/s. */
     near(lt_plan_dispatch_s(&c, 1e9, 8, 0, 0, 8, 1), 7.0 * hit / 100.0, 1e-9);
 }
 
-/* DeepSeek-V3: experts in 8 groups, a token's come from 4 of them. A group is a node here, so 4 (1
- * - (3/4)^8) nodes are reached, 7 of 8 remote. */
+/* DeepSeek-V3: experts in 8 groups; those of a token come from 4 of them. A group is a node here,
+ * so 4 (1 - (3/4)^8) nodes are reached, 7 of 8 remote. */
 static void groups_of_experts_bound_the_nodes(void **state) {
     const lt_plan_cluster c = plain();
     const double reached = 4.0 * (1.0 - pow(0.75, 8));
     (void)state;
     near(lt_plan_dispatch_s(&c, 1e9, 8, 8, 4, 64, 1), reached * 7.0 / 8.0 / 10.0, 1e-9);
     near(reached * 7.0 / 8.0, 3.149605, 1e-6);
-    /* 16 ranks on 2 nodes hold 4 groups each: both are missed by 4 of 8 groups with probability 4/8
-     * 3/7 2/6 1/5 = 1/70. */
+    /* 16 ranks on 2 nodes hold 4 groups each: 4 of 8 groups miss both with probability 4/8 3/7
+     * 2/6 1/5 = 1/70. */
     {
         const double open = 2.0 * (1.0 - 1.0 / 70.0),
                      both = open * (1.0 - pow(1.0 - 1.0 / open, 8));
@@ -112,12 +114,12 @@ static void latent_experts_and_predictors_count(void **state) {
     m.mtp = 1; /* One more block. */
     near(lt_plan_forward_work(&j).ep_s, whole * 33.0 / 32.0, 1e-9);
     m.mtp = 0;
-    m.latent = 1024; /* A quarter of the width travels. */
+    m.latent = 1024; /* A quarter of the width is sent. */
     near(lt_plan_forward_work(&j).ep_s, whole / 4.0, 1e-9);
 }
 
-/* Forward the host waits for the routed counts of each layer and starts behind the GPU; backward it
- * knows them. */
+/* In the forward pass the host waits for the routed counts of each layer and starts later than
+ * the GPU; in the backward pass it knows them. */
 static void routed_counts_are_waited_for(void **state) {
     lt_plan_cluster c = plain();
     const lt_plan_model m = routed();
@@ -131,7 +133,7 @@ static void routed_counts_are_waited_for(void **state) {
     near(f.syncs, layers, 1e-12);
     near(b.syncs, layers, 1e-12);
     assert_true(f.stall_s > 0 && b.stall_s == 0);
-    /* Those hold nothing behind the counts. */
+    /* Without launches after the counts. */
     c.stack.graph = LT_PLAN_PART_ATTENTION | LT_PLAN_PART_ROUTER;
     near(lt_plan_forward_work(&j).stall_s, f.stall_s, 1e-9);
     c.stack.graph = LT_PLAN_PART_ALL;
@@ -146,16 +148,19 @@ static void tensor_parallel_traffic(void **state) {
     const lt_plan_model m = llama3_8b(), moe = routed();
     lt_plan_layout l = sharded();
     const lt_plan_job j = {&m, &c, &l}, je = {&moe, &c, &l};
-    const double half = 7.0 / 8.0 * tokens * width * 2.0 / 100e9; /* A gather, or a sum, of 8. */
+    /* A gather, or a sum, over 8 ranks. */
+    const double half = 7.0 / 8.0 * tokens * width * 2.0 / 100e9;
     (void)state;
     l.tp = 8;
     l.dp = 1;
     l.sp = true;
     near(lt_plan_forward_work(&j).tp_s, layers * 2.0 * 2.0 * half, 1e-9);
     near(lt_plan_backward_work(&j).tp_s, layers * 2.0 * 2.0 * half, 1e-9);
-    /* Experts are not split: what is left is around attention. A shared expert is. */
+    /* Experts are not split: only communication around attention remains. A shared expert is
+     * split. */
     near(lt_plan_forward_work(&je).tp_s, layers * 2.0 * half, 1e-9);
-    /* In 8 bits the gathers halve, the sums stay in bf16; a scale a row cannot be cast before. */
+    /* In 8 bits the gathers halve, the sums stay in bf16; with a scale per row the cast cannot
+     * come before. */
     c.stack.quantised_gather = 1;
     l.precision = LT_PLAN_FP8;
     near(lt_plan_forward_work(&j).tp_s, layers * 2.0 * 1.5 * half, 1e-9);
@@ -163,7 +168,8 @@ static void tensor_parallel_traffic(void **state) {
     near(lt_plan_forward_work(&j).tp_s, layers * 2.0 * 2.0 * half, 1e-9);
 }
 
-/* What may hide costs a share of its time all the same (step.c); the rest is exposed whole. */
+/* Even a transfer that may be hidden costs a share of its time (step.c); the rest is exposed
+ * completely. */
 static void exposed_tensor_parallel_time(void **state) {
     lt_plan_cluster c = plain();
     const lt_plan_model m = llama3_8b();
@@ -178,7 +184,7 @@ static void exposed_tensor_parallel_time(void **state) {
     near(whole, 4.0 * layers * 2.0 * 2.0 * 2.0 * 7.0 / 8.0 * tokens * width * 2.0 / 10000e9, 1e-9);
     c.stack.tp_overlap = 1;
     hidden_cost = lt_plan_step_estimate(&m, &c, &l).tp_comm / whole;
-    /* vTrain: collectives inside training run 30 % slower. */
+    /* vTrain: collectives during training run 30 % slower. */
     assert_true(hidden_cost > 0.2 && hidden_cost < 0.5);
     c.stack.tp_overlap = 0.875;
     part = lt_plan_step_estimate(&m, &c, &l).tp_comm / whole;
@@ -187,7 +193,7 @@ static void exposed_tensor_parallel_time(void **state) {
 
 /* ---- 8 and 4 bits ---- */
 
-static void only_the_blocks_products_are_narrow(void **state) {
+static void only_products_of_blocks_are_narrow(void **state) {
     const lt_plan_cluster c = plain();
     const lt_plan_model m = llama3_8b();
     lt_plan_layout wide = sharded(), narrow = sharded();
@@ -203,10 +209,10 @@ static void only_the_blocks_products_are_narrow(void **state) {
     assert_true(lt_plan_forward_work(&b).gemm_s > 0.5 * lt_plan_forward_work(&a).gemm_s);
     bytes = (lt_plan_forward_work(&b).elementwise_s - lt_plan_forward_work(&a).elementwise_s) *
             1000e9 / cast;
-    /* A scale a tensor: read for the maximum, read and write 8 bits once or twice: 2 + 2 + 1 to 2 +
-     * 2 + 2. */
+    /* A scale per tensor: read for the maximum, then read, and written in 8 bits once or twice: 2
+     * + 2 + 1 to 2 + 2 + 2. */
     assert_true(bytes >= 4.9 && bytes <= 6.1);
-    /* Blocks know their own maximum: read once, write both layouts and scales. */
+    /* Blocks have their own maximum: read once, write both layouts and scales. */
     narrow.precision = LT_PLAN_MXFP8;
     narrow_bytes = (lt_plan_forward_work(&b).elementwise_s -
                     lt_plan_forward_work(&a).elementwise_s) *
@@ -243,7 +249,7 @@ static void head_sizes_pad_to_what_kernels_know(void **state) {
     m.head_dim = 85;
     at85 = lt_plan_forward_work(&j).attention_s;
     near(at85, at96, 1e-12);
-    /* As plain products they do not pad, but rows of 170 bytes leave the fast path. */
+    /* Plain products need no padding, but rows of 170 bytes leave the fast path. */
     c.stack.attention = LT_PLAN_ATTENTION_UNFUSED;
     c.gpu.memory_gbps = 1e9;
     m.head_dim = 88;
@@ -262,10 +268,11 @@ static void a_slow_host_is_waited_for(void **state) {
     lt_plan_work w;
     (void)state;
     c.stack.launch_us = 2;
-    w = lt_plan_forward_work(&j); /* Nothing to wait for: the gaps of the kernels only. */
+    /* There is nothing to wait for, only the gaps between kernels. */
+    w = lt_plan_forward_work(&j);
     near(w.launch_s, w.kernels * 2e-6, 1e-12);
     c.stack.host_us = 1e6;
-    /* A second a launch: the pass takes as many seconds as launches. */
+    /* A second per launch: the pass takes as many seconds as it has launches. */
     w = lt_plan_forward_work(&j);
     near(w.launch_s + w.gemm_s + w.attention_s + w.elementwise_s, w.host_kernels, 1e-9);
     near(w.host_kernels, w.kernels, 1e-12);
@@ -283,7 +290,7 @@ static void a_slow_host_is_waited_for(void **state) {
 
 /* ---- Recomputation ---- */
 
-static void modules_run_again(void **state) {
+static void modules_are_recomputed(void **state) {
     lt_plan_cluster c = plain();
     const lt_plan_model m = llama3_8b();
     lt_plan_layout l = sharded();
@@ -291,7 +298,8 @@ static void modules_run_again(void **state) {
     lt_plan_work f = lt_plan_forward_work(&j), w;
     (void)state;
     l.recompute = LT_PLAN_RECOMPUTE_SELECTIVE;
-    l.again = LT_PLAN_AGAIN_NORM; /* Two norms a layer, 2 bytes read and 2 written an element. */
+    /* Two norms per layer, 2 bytes read and 2 written per element. */
+    l.again = LT_PLAN_AGAIN_NORM;
     w = lt_plan_recompute_work(&j);
     near(w.elementwise_s, layers * 2.0 * 4.0 * tokens * width / 1000e9, 1e-9);
     assert_true(w.gemm_s == 0 && w.attention_s == 0);
@@ -302,16 +310,16 @@ static void modules_run_again(void **state) {
     l.recompute = LT_PLAN_RECOMPUTE_FULL;
     l.again = 0;
     near(lt_plan_recompute_work(&j).gemm_s, f.gemm_s, 1e-12);
-    l.again_layers = 5; /* Of the stage's 32. */
+    l.again_layers = 5; /* Of the 32 layers of the stage. */
     near(lt_plan_recompute_work(&j).gemm_s, f.gemm_s * 5.0 / 32.0, 1e-12);
-    l.pp = 4; /* 8 layers a stage in 2 chunks of 4: 2 of each chunk are half. */
+    l.pp = 4; /* 8 layers per stage in 2 chunks of 4: 2 layers of each chunk are half. */
     l.vpp = 2;
     l.again_layers = 2;
     near(lt_plan_recompute_work(&j).gemm_s, f.gemm_s / 4.0 / 2.0, 1e-9);
 }
 
-/* A chunk of uneven stages has as many layers as the fullest: 30 layers on 4 stages of 2 chunks are
- * 4 and less. */
+/* A chunk of uneven stages has as many layers as the fullest: 30 layers on 4 stages of 2 chunks
+ * give 4 and fewer. */
 static void the_fullest_chunk_counts(void **state) {
     const lt_plan_cluster c = plain();
     lt_plan_model m = llama3_8b();
@@ -328,7 +336,7 @@ static void the_fullest_chunk_counts(void **state) {
 
 /* torchtitan keeps every other product: k, o and w3 run again, 1024 + 4096 + 14336 of 2 (4096 +
  * 1024) + 3 14336 rows; and the gathers. */
-static void every_other_product_runs_again(void **state) {
+static void every_other_product_is_recomputed(void **state) {
     lt_plan_cluster c = plain();
     const lt_plan_model m = llama3_8b();
     lt_plan_layout l = sharded();
@@ -356,9 +364,9 @@ static void attention_flops(void **state) {
     c.gpu.peak_tflops[LT_PLAN_NVFP4] = 0; /* Hopper: FlashAttention 2 reaches 40 % of its peak. */
     forward = layers * 32.0 * tokens * tokens / 2.0 * 4.0 * 128.0 / (1000e12 * 0.40);
     near(lt_plan_forward_work(&j).attention_s, forward, 1e-9);
-    /* Five products for two, at four fifths of the rate. */
+    /* Five products instead of two, at four fifths of the rate. */
     near(lt_plan_backward_work(&j).attention_s, forward * 2.5 / 0.8, 1e-9);
-    /* In every other layer: 1024 of 4096 keys that a token has on average. */
+    /* In every other layer a token sees 1024 of its 4096 keys on average. */
     m.window = 1024, m.n_windowed = m.n_attn / 2;
     near(lt_plan_forward_work(&j).attention_s, forward * (0.5 + 0.5 * 0.25), 1e-9);
 }
@@ -373,24 +381,24 @@ static void sharded_state_is_gathered_and_stepped(void **state) {
     lt_plan_time t;
     (void)state;
     c.stack.dp_overlap = 0;
-    t = lt_plan_step_estimate(&m, &c, &l); /* ZeRO-1: once a step. */
+    t = lt_plan_step_estimate(&m, &c, &l); /* ZeRO-1: once per step. */
     near(t.dp_comm, 2.0 * gather, 1e-9);
     near(t.optimiser, params / 8.0 * 34.0 / 1000e9, 1e-9);
-    l.precision = LT_PLAN_FP8; /* Weights in 8 bits where the software gathers those. */
+    l.precision = LT_PLAN_FP8; /* Weights in 8 bits, if the software gathers those. */
     near(lt_plan_step_estimate(&m, &c, &l).dp_comm, 2.0 * gather, 1e-9);
     c.stack.quantised_params = 1;
     near(lt_plan_step_estimate(&m, &c, &l).dp_comm, 1.5 * gather, 1e-9);
-    l.precision = LT_PLAN_MXFP8; /* Blocks are cast behind the gather. */
+    l.precision = LT_PLAN_MXFP8; /* Blocks are cast after the gather. */
     near(lt_plan_step_estimate(&m, &c, &l).dp_comm, 2.0 * gather, 1e-9);
     l.precision = LT_PLAN_BF16;
     l.bf16_moments = true; /* Two moments read and written in 2 bytes instead of 4. */
     near(lt_plan_step_estimate(&m, &c, &l).optimiser, params / 8.0 * 26.0 / 1000e9, 1e-9);
-    l.zero = 3; /* Twice gathered and once reduced, each of 4 micro-batches. */
+    l.zero = 3; /* For each of 4 micro-batches, gathered twice and reduced once. */
     t = lt_plan_step_estimate(&m, &c, &l);
     near(t.dp_comm, 4.0 * 3.0 * gather, 1e-9);
     near(t.comm_total_s, 4.0 * 3.0 * gather, 1e-9);
     assert_true(t.straggler == 0); /* One node. */
-    l.dp = 4;                      /* Context parallelism shards the state too. */
+    l.dp = 4;                      /* Context parallelism shards the state, too. */
     l.cp = 2;
     l.zero = 1;
     l.bf16_moments = false;
@@ -440,7 +448,7 @@ static lt_point_job job_of(const char *text) {
     "micro_batch,global_batch_seqs,precision,tokens_s_gpu,tflops_gpu,mfu_pct,hfu_pct,source,"      \
     "note\n"
 
-static void a_recipe_tells_what_the_page_does_not(void **state) {
+static void a_recipe_supplies_what_the_page_lacks(void **state) {
     lt_point_job j = job_of(
         HEAD "a,megatron-bridge,LLAMA3_70B [Pre-Training Performance],DGX-GB300,64,80,8192,64,8,"
              "28672,128256,8192,1,4,,16,,1,256,MXFP8,4800,,,,26.02 NeMo Container,\n");
@@ -458,12 +466,12 @@ static void a_recipe_tells_what_the_page_does_not(void **state) {
     j = job_of(HEAD
                "a,megatron-bridge,DeepSeekV3 [Pre-Training Performance],DGX-GB300,256,,,,,,,4096,1,"
                "2,8,128,32,1,4096,MXFP8,6000,,,,26.06 NeMo Container,\n");
-    assert_true(j.cluster.stack.narrow_attention == 1); /* fp8_dot_product_attention=True */
+    assert_true(j.cluster.stack.narrow_attention == 1); /* fp8_dot_product_attention=True. */
     j = job_of(HEAD
                "a,megatron-bridge,DeepSeekV3 [Pre-Training Performance],DGX-GB200,256,,,,,,,4096,1,"
                "4,4,64,64,1,4096,MXFP8,4000,,,,26.04 NeMo Container,\n");
     assert_int_equal(j.cluster.stack.graph, LT_PLAN_PART_ATTENTION | LT_PLAN_PART_ROUTER);
-    assert_true(j.cluster.stack.ep_overlap == 0); /* Two releases earlier nothing hid it. */
+    assert_true(j.cluster.stack.ep_overlap == 0); /* Two releases earlier it was not hidden. */
     j = job_of(HEAD
                "a,megatron-bridge,DeepSeekV3 [Pre-Training Performance],DGX-GB200,256,,,,,,,4096,1,"
                "4,4,64,64,1,4096,MXFP8,4000,,,,26.04.01 NeMo Container,\n");
@@ -488,14 +496,14 @@ static void utilisations_are_read(void **state) {
     (void)state;
     snprintf(text, sizeof text, HEAD "a,%s50,,s,\n", row);
     j = job_of(text);
-    /* Half of 312 TFLOP/s at 6 N + 12 l h s a token, N without the input embedding. */
+    /* Half of 312 TFLOP/s at 6 N + 12 l h s per token, N without the input embedding. */
     near(j.measured_s,
          lt_plan_model_flops(&j.model, LT_PLAN_FLOPS_MODEL_FULL, 2048) * 64 * 2048 /
              (0.5 * 312e12 * 8),
          1e-12);
     assert_non_null(strstr(j.measure, "MFU"));
     snprintf(text, sizeof text, HEAD "a,%s,60,s,\n", row);
-    j = job_of(text); /* Counts recomputation: SC'21's equation. */
+    j = job_of(text); /* It counts recomputation: SC'21's equation. */
     near(j.measured_s,
          lt_plan_model_flops(&j.model, LT_PLAN_FLOPS_MEGATRON_HARDWARE, 2048) * 64 * 2048 /
              (0.6 * 312e12 * 8),
@@ -508,7 +516,8 @@ static void a_source_that_contradicts_itself_is_flagged(void **state) {
     char text[1024];
     (void)state;
     snprintf(text, sizeof text, HEAD "a,%s%s,,,s,\n", row, "515");
-    assert_string_equal(job_of(text).flag, ""); /* 51.5 GFLOP a token: 6 N and half of attention. */
+    /* 51.5 GFLOP per token: 6 N and half of attention. */
+    assert_string_equal(job_of(text).flag, "");
     snprintf(text, sizeof text, HEAD "a,%s%s,,,s,\n", row, "1030");
     assert_non_null(strstr(job_of(text).flag, "tokens/s"));
 }
@@ -532,7 +541,7 @@ static void run_words(void **state) {
     assert_int_equal(lt_plan_run_parse(&r, "again:moe_acts"), LT_ERR_FORMAT);
 }
 
-/* FNV-1a of "s|a0" and "s|a1", modulo 3, computed apart from the program. */
+/* FNV-1a of "s|a0" and "s|a1", modulo 3, computed by another program. */
 static void the_held_out_third_is_a_rule(void **state) {
     lt_points p;
     static const char text[] = "id,source,model,gpu,gpus\na0,s,M,G,1\na1,s,M,G,1\n";
@@ -552,17 +561,17 @@ int main(void) {
         cmocka_unit_test(routed_counts_are_waited_for),
         cmocka_unit_test(tensor_parallel_traffic),
         cmocka_unit_test(exposed_tensor_parallel_time),
-        cmocka_unit_test(only_the_blocks_products_are_narrow),
+        cmocka_unit_test(only_products_of_blocks_are_narrow),
         cmocka_unit_test(recipes_keep_layers_wide),
         cmocka_unit_test(head_sizes_pad_to_what_kernels_know),
         cmocka_unit_test(a_slow_host_is_waited_for),
-        cmocka_unit_test(modules_run_again),
+        cmocka_unit_test(modules_are_recomputed),
         cmocka_unit_test(the_fullest_chunk_counts),
-        cmocka_unit_test(every_other_product_runs_again),
+        cmocka_unit_test(every_other_product_is_recomputed),
         cmocka_unit_test(attention_flops),
         cmocka_unit_test(sharded_state_is_gathered_and_stepped),
         cmocka_unit_test(the_interleaved_bubble),
-        cmocka_unit_test(a_recipe_tells_what_the_page_does_not),
+        cmocka_unit_test(a_recipe_supplies_what_the_page_lacks),
         cmocka_unit_test(a_schedule_may_stand_in_the_name),
         cmocka_unit_test(utilisations_are_read),
         cmocka_unit_test(a_source_that_contradicts_itself_is_flagged),

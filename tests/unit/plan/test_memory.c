@@ -1,5 +1,5 @@
 /* Memory against Korthikanti et al. 2022 (activations of four models, with and without sequence
- * parallelism), the ZeRO paper's example, and GPT-3's optimiser state. */
+ * parallelism), the example in the ZeRO paper, and GPT-3's optimiser state. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +30,7 @@ static lt_plan_cluster selene(void) {
     return c;
 }
 
-static void activations_are_korthikantis(void **state) {
+static void activations_are_those_of_korthikanti(void **state) {
     static const struct {
         const char *model;
         int pp, vpp;
@@ -62,7 +62,7 @@ static void activations_are_korthikantis(void **state) {
     }
 }
 
-static void zero_shards_as_its_paper_says(void **state) {
+static void zero_shards_as_in_its_paper(void **state) {
     /* 7.5 B parameters, 64 ranks: 120 GB -> 31.4 -> 16.6 -> 1.9 (Rajbhandari 2020, figure 1). */
     static const double want[] = {120.0, 31.4, 16.6, 1.9};
     const lt_plan_cluster c = selene();
@@ -86,8 +86,8 @@ static void zero_shards_as_its_paper_says(void **state) {
     }
 }
 
-static void gpt3_state_is_the_theses(void **state) {
-    /* 16 bytes a parameter: 2.8 TB for 175 B. */
+static void gpt3_state_has_sixteen_bytes_per_parameter(void **state) {
+    /* 16 bytes per parameter: 2.8 TB for 175 B. */
     const lt_plan_cluster c = selene();
     const lt_plan_layout l = {.tp = 1,
                               .pp = 1,
@@ -156,7 +156,7 @@ static void parts_sum_and_split(void **state) {
     assert_true(lt_plan_memory_estimate(&m, &c, &l).activations < 0.55 * b.activations);
 }
 
-static void a_tool_shows_what_it_counts(void **state) {
+static void each_tool_shows_its_own_measure(void **state) {
     const lt_plan_cluster c = selene();
     const lt_plan_layout l = {.tp = 8,
                               .pp = 4,
@@ -181,8 +181,9 @@ static void a_tool_shows_what_it_counts(void **state) {
     near(device - reserved, 2.5e9, 0.2); /* Context and NCCL. */
 }
 
-/* Activations of a stage are one micro-batch's times what the schedule's table holds. */
-static void activations_are_the_tables(void **state) {
+/* The activations of a stage are those of one micro-batch times the number that the schedule
+ * holds. */
+static void activations_follow_the_schedule(void **state) {
     static const struct {
         lt_plan_schedule plan;
         lt_schedule_kind table;
@@ -219,12 +220,12 @@ static void activations_are_the_tables(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(activations_are_korthikantis),
-                                       cmocka_unit_test(zero_shards_as_its_paper_says),
-                                       cmocka_unit_test(gpt3_state_is_the_theses),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(activations_are_those_of_korthikanti),
+                                       cmocka_unit_test(zero_shards_as_in_its_paper),
+                                       cmocka_unit_test(gpt3_state_has_sixteen_bytes_per_parameter),
                                        cmocka_unit_test(moments_in_bf16_save_four_bytes),
                                        cmocka_unit_test(parts_sum_and_split),
-                                       cmocka_unit_test(a_tool_shows_what_it_counts),
-                                       cmocka_unit_test(activations_are_the_tables)};
+                                       cmocka_unit_test(each_tool_shows_its_own_measure),
+                                       cmocka_unit_test(activations_follow_the_schedule)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

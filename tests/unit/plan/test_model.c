@@ -1,5 +1,5 @@
-/* Parameter counts against the published ones, FLOP conventions against each other, and files that
- * contradict themselves. */
+/* Parameter counts against the published ones, FLOP conventions against each other, and files
+ * that contradict themselves. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,8 @@ static void counts_are_the_published_ones(void **state) {
         const char *name;
         double total, active, share;
     } known[] = {
-        {"llama3-8b", 8030261248.0, 8030261248.0, 0}, /* Exact: the safetensors index on the hub. */
+        /* Exact, from the safetensors index on the hub. */
+        {"llama3-8b", 8030261248.0, 8030261248.0, 0},
         {"llama3-70b", 70553706496.0, 70553706496.0, 0},
         {"llama3-405b", 405853388800.0, 405853388800.0, 0},
         {"smollm2-135m", 134515008.0, 134515008.0, 0},
@@ -37,7 +38,7 @@ static void counts_are_the_published_ones(void **state) {
         {"bloom-176b", 176.247e9, 176.247e9, 0.001},
         {"apertus-70b", 70.599e9, 70.599e9, 0.001},
         {"mixtral-8x7b", 46702792704.0, 12879925248.0, 0},
-        /* Active: without 120 of 128 experts of each layer. */
+        /* Active parameters: without 120 of 128 experts of each layer. */
         {"qwen3-30b-a3b", 30532122624.0, 30532122624.0 - 48.0 * 120 * 3 * 2048 * 768, 0},
         {"qwen3-235b-a22b", 235093634560.0, 235093634560.0 - 94.0 * 120 * 3 * 4096 * 1536, 0},
         {"gpt-oss-120b", 116.8e9, 5.7e9, 0.02},
@@ -59,10 +60,10 @@ static void counts_are_the_published_ones(void **state) {
     }
 }
 
-/* DeepSeek-V3 on the hub: 684,489,845,504. These include 256 corrections of the router's scores in
- * each layer with experts, and the MTP layer's copies of the embedding and the output matrix, which
- * the planner leaves out. Without the MTP layer: 671,026,419,200. */
-static void deepseek_counts_as_on_the_hub(void **state) {
+/* DeepSeek-V3 on the hub: 684,489,845,504. These include 256 corrections of the router's scores
+ * in each layer with experts, and the MTP layer's copies of the embedding and the output matrix,
+ * which the planner leaves out. Without the MTP layer: 671,026,419,200. */
+static void deepseek_counts_are_those_on_the_hub(void **state) {
     lt_plan_model m;
     lt_plan_params with, without;
     (void)state;
@@ -74,15 +75,15 @@ static void deepseek_counts_as_on_the_hub(void **state) {
     without = lt_plan_model_params(&m);
     near(without.total + 58.0 * 256, 671026419200.0, 1e-15);
     near(without.active, without.total - 58.0 * 248 * 3 * 7168 * 2048, 1e-15);
-    /* Attention is 187,107,328 a layer with a query of rank 1,536: norm included. */
+    /* Attention is 187,107,328 per layer with a query of rank 1,536, norm included. */
     near(without.attention, 61.0 * (187107328 + 2 * 7168) + 7168, 1e-15);
     m.q_rank = 0; /* DeepSeek-V2-Lite has one matrix for queries: 128 heads of 192. */
     near(lt_plan_model_params(&m).attention - without.attention,
          61.0 * (7168.0 * 128 * 192 - 7168.0 * 1536 - 1536 - 1536.0 * 128 * 192), 1e-15);
 }
 
-/* Small blocks counted by hand, width 8. */
-static void blocks_count_as_by_hand(void **state) {
+/* Small blocks of width 8, counted by hand. */
+static void blocks_are_counted_by_hand(void **state) {
     lt_plan_model m = {.n_layers = 1, .width = 8, .vocab_size = 10, .max_seq = 16, .tied = true};
     (void)state;
     m.n_moe = 1;
@@ -92,18 +93,18 @@ static void blocks_count_as_by_hand(void **state) {
     m.latent = 4; /* 3 experts of 2 x 4 x 5, a router of 8 x 3, 8 -> 4 and 4 -> 8. */
     near(lt_plan_model_params(&m).moe, 120 + 24 + 64, 1e-15);
     near(lt_plan_model_params(&m).active, 80 + 2 * 8 + 80 + 24 + 64, 1e-15); /* And two norms. */
-    m.shared_ffn_width = 6; /* A shared one from the full width: 2 x 8 x 6. */
+    m.shared_ffn_width = 6; /* A shared expert from the full width: 2 x 8 x 6. */
     near(lt_plan_model_params(&m).moe, 120 + 24 + 64 + 96, 1e-15);
     m.latent = 0; /* 3 experts of 2 x 8 x 5. */
     near(lt_plan_model_params(&m).moe, 240 + 24 + 96, 1e-15);
-    m.n_moe = m.n_experts = 0; /* Dense: gated, 3 x 8 x 16; and as an MTP layer once more. */
+    m.n_moe = m.n_experts = 0; /* Dense: gated, 3 x 8 x 16; and once more as an MTP layer. */
     m.n_dense = m.n_attn = 1;
     m.n_heads = m.n_kv_heads = 2;
     m.head_dim = 4;
     m.ffn_width = 16;
     m.gated = true;
     near(lt_plan_model_params(&m).total, 80 + 384 + 4 * 64 + 3 * 8, 1e-15);
-    m.mtp = 1; /* Attention, 2 w -> w, the block's two norms and three more. */
+    m.mtp = 1; /* Attention, 2 w -> w, the two norms of the block and three more. */
     near(lt_plan_model_params(&m).total, 80 + 2 * (384 + 4 * 64) + 3 * 8 + 128 + 5 * 8, 1e-15);
     near(lt_plan_model_params(&m).active, lt_plan_model_params(&m).total, 1e-15);
     m.mtp = 0;
@@ -111,8 +112,8 @@ static void blocks_count_as_by_hand(void **state) {
     near(lt_plan_model_params(&m).total, 80 + 384 + 4 * 64 + 3 * 16 + 32 + 40, 1e-15);
 }
 
-/* Scores and values of a token: heads x (q.k + v) x keys multiply-adds a layer, of which training
- * costs 6 (12 a d s in PaLM's equation) or, under the causal mask, half. */
+/* Scores and values of a token: heads x (q.k + v) x keys multiply-adds per layer, of which
+ * training costs 6 (12 a d s in PaLM's equation) or, under the causal mask, half. */
 static void flops_of_attention(void **state) {
     lt_plan_model m = {.n_layers = 2,
                        .width = 8,
@@ -127,7 +128,8 @@ static void flops_of_attention(void **state) {
     double six_n;
     (void)state;
     six_n = lt_plan_model_flops(&m, LT_PLAN_FLOPS_SIX_N, 100);
-    /* Four matrices of 8 x 12, two of 8 x 16, two norms a layer and one behind; the logits. */
+    /* Four matrices of 8 x 12, two of 8 x 16, two norms per layer and one at the end; the
+     * logits. */
     near(six_n, 6 * (2.0 * (384 + 256 + 16) + 8 + 80), 1e-15);
     near(lt_plan_model_flops(&m, LT_PLAN_FLOPS_MODEL_FULL, 100) - six_n, 6 * 2 * 3 * 8 * 100,
          1e-15);
@@ -161,14 +163,14 @@ static void flops_of_attention(void **state) {
 static void flop_conventions_agree_where_they_should(void **state) {
     lt_plan_model m;
     (void)state;
-    /* Megatron-Bridge prints 744 TFLOP/s at 14,451 tokens/s a GPU for Llama 3 8B at 8,192 tokens:
-     * causal attention. */
+    /* Megatron-Bridge prints 744 TFLOP/s at 14,451 tokens/s per GPU for Llama 3 8B at 8,192
+     * tokens: causal attention. */
     assert_int_equal(lt_plan_model_load(&m, "llama3-8b"), LT_OK);
     near(lt_plan_model_flops(&m, LT_PLAN_FLOPS_MODEL_CAUSAL, 8192) * 14451, 744e12, 0.005);
-    /* Apertus 70B: 4.4936e11 a token by 6 N + 12 l d s. */
+    /* Apertus 70B: 4.4936e11 per token by 6 N + 12 l d s. */
     assert_int_equal(lt_plan_model_load(&m, "apertus-70b"), LT_OK);
     near(lt_plan_model_flops(&m, LT_PLAN_FLOPS_MODEL_FULL, 4096), 4.4936e11, 0.001);
-    /* SC'21 eq. 3 counts full recompute: 4/3 of the model's FLOPs but for the head. */
+    /* SC'21 eq. 3 counts full recompute: 4/3 of the model's FLOPs except for the head. */
     assert_int_equal(lt_plan_model_load(&m, "gpt3-175b"), LT_OK);
     near(lt_plan_model_flops(&m, LT_PLAN_FLOPS_MEGATRON_HARDWARE, 2048) /
              lt_plan_model_flops(&m, LT_PLAN_FLOPS_MEGATRON_MODEL, 2048),
@@ -177,12 +179,12 @@ static void flop_conventions_agree_where_they_should(void **state) {
          lt_plan_model_flops(&m, LT_PLAN_FLOPS_MODEL_FULL, 2048), 0.01);
 }
 
-/* A model that is read, without its closing brace. */
+/* A valid model, without its closing brace. */
 #define SMALL                                                                                      \
     "{\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":4,"                       \
     "\"intermediate_size\":8,\"vocab_size\":9,\"max_position_embeddings\":16"
 
-/* The file DIRECTORY/NAME with that text; its path is kept until the next call. */
+/* Write the file DIRECTORY/NAME with that text; its path is kept until the next call. */
 static const char *written(const char *text, const char *name) {
     static char folder[64], path[128];
     FILE *f;
@@ -209,8 +211,8 @@ static lt_plan_model loaded(const char *text, const char *name) {
     return m;
 }
 
-/* The name is that of the file without .json or else up to its first dot; a config.json has its
- * folder's. */
+/* A model has the name of its file without .json, or else up to its first dot; a config.json has
+ * the name of its folder. */
 static void a_model_is_named_by_its_file(void **state) {
     static const struct {
         const char *file, *name;
@@ -231,7 +233,7 @@ static void a_model_is_named_by_its_file(void **state) {
     }
 }
 
-/* Each key into its field; names of older families for the same. */
+/* Each key sets its field, also under the names of older families. */
 static void keys_fill_their_fields(void **state) {
     const lt_plan_model m = loaded(
         "{\"model_type\":\"deepseek_v3\",\"num_hidden_layers\":3,\"hidden_size\":64,"
@@ -305,8 +307,8 @@ static void keys_fill_their_fields(void **state) {
     assert_true(!old.gated && old.tied && old.biases);
 }
 
-/* What a family's code says where the file says nothing (transformers). */
-static void families_fill_what_files_leave_out(void **state) {
+/* What a family's code assumes if the file does not say (transformers). */
+static void families_supply_what_files_lack(void **state) {
     static const struct {
         const char *more;
         bool gated, tied;
@@ -315,13 +317,13 @@ static void families_fill_what_files_leave_out(void **state) {
         {"", true, false, 4, 8, 0, 0, 0},
         {",\"tie_word_embeddings\":true", true, true, 4, 8, 0, 0, 0},
         {",\"model_type\":\"gemma\"", true, true, 4, 8, 0, 0, 0},
-        /* An activation that takes no gate: two matrices. */
+        /* An activation without a gate: two matrices. */
         {",\"hidden_act\":\"relu2\"", false, false, 4, 8, 0, 0, 0},
         {",\"hidden_act\":\"xielu\"", false, false, 4, 8, 0, 0, 0},
         {",\"hidden_act\":\"gelu_new\"", false, false, 4, 8, 0, 0, 0},
         {",\"mlp_hidden_act\":\"relu2\"", false, false, 4, 8, 0, 0, 0},
         {",\"hidden_act\":\"silu\",\"mlp_hidden_act\":\"relu2\"", true, false, 4, 8, 0, 0, 0},
-        /* One key head is asked for by the file, and only known to two families. */
+        /* The file requests one key head, in a key that only two families have. */
         {",\"multi_query\":true", true, false, 4, 8, 0, 0, 0},
         {",\"model_type\":\"falcon\",\"multi_query\":true", false, true, 1, 8, 0, 0, 0},
         {",\"model_type\":\"falcon\"", false, true, 4, 8, 0, 0, 0},
@@ -342,7 +344,7 @@ static void families_fill_what_files_leave_out(void **state) {
         {",\"model_type\":\"mistral\",\"sliding_window\":6,"
          "\"layer_types\":[\"full_attention\",\"full_attention\"]",
          true, false, 4, 8, 0, 0, 0},
-        /* Experts as wide as the feed-forward part, unless the file says otherwise. */
+        /* Experts are as wide as the feed-forward part, unless the file says otherwise. */
         {",\"num_experts\":4,\"num_experts_per_tok\":4", true, false, 4, 8, 0, 0, 8},
         {",\"num_experts\":1,\"num_experts_per_tok\":1", true, false, 4, 8, 0, 0, 8},
         {",\"num_experts\":4,\"num_experts_per_tok\":1,\"moe_intermediate_size\":3", true, false, 4,
@@ -371,7 +373,7 @@ static void families_fill_what_files_leave_out(void **state) {
     }
 }
 
-/* Of a multimodal model the language part counts; a text_config beside sizes is left alone. */
+/* For a multimodal model the language part counts; a text_config beside sizes is ignored. */
 static void the_language_part_counts(void **state) {
     lt_plan_model m = loaded("{\"model_type\":\"gemma3\",\"text_config\":" SMALL "}}", "x.json");
     (void)state;
@@ -381,7 +383,7 @@ static void the_language_part_counts(void **state) {
     assert_int_equal(m.n_layers, 2);
 }
 
-/* Every size that a kind of block needs is checked; the name of the size is in the message. */
+/* Every size that a kind of block needs is checked; the message has the name of the size. */
 static void missing_sizes_are_named(void **state) {
     const lt_plan_model good = {.name = "m",
                                 .n_layers = 4,
@@ -440,7 +442,7 @@ static void missing_sizes_are_named(void **state) {
     assert_int_equal(lt_plan_model_check(&m), LT_OK);
 }
 
-/* Falcon 7B has one key head (multi_query): 6,921,720,704 parameters, its head tied. */
+/* Falcon 7B has one key head (multi_query): 6,921,720,704 parameters, with a tied head. */
 static void one_key_head(void **state) {
     static const char text[] =
         "{\"model_type\":\"falcon\",\"num_hidden_layers\":32,\"hidden_size\":4544,"
@@ -529,9 +531,8 @@ static void contradictions_are_named(void **state) {
     assert_non_null(strstr(lt_error_message(), "llama3-70b"));
 }
 
-static void specs_we_train_count_alike(void **state) {
-    /* GPT-2 124M and SmolLM2-135M as specs: the trainer's count and the planner's are one
-     * number. */
+static void trainer_and_planner_count_the_same(void **state) {
+    /* GPT-2 124M and SmolLM2-135M as specs: the trainer and the planner count the same. */
     const lt_model_spec gpt2 = {.family = LT_FAMILY_GPT2,
                                 .n_layers = 12,
                                 .width = 768,
@@ -578,14 +579,14 @@ static void specs_we_train_count_alike(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(counts_are_the_published_ones),
-                                       cmocka_unit_test(deepseek_counts_as_on_the_hub),
-                                       cmocka_unit_test(blocks_count_as_by_hand),
+                                       cmocka_unit_test(deepseek_counts_are_those_on_the_hub),
+                                       cmocka_unit_test(blocks_are_counted_by_hand),
                                        cmocka_unit_test(flops_of_attention),
                                        cmocka_unit_test(flop_conventions_agree_where_they_should),
-                                       cmocka_unit_test(specs_we_train_count_alike),
+                                       cmocka_unit_test(trainer_and_planner_count_the_same),
                                        cmocka_unit_test(a_model_is_named_by_its_file),
                                        cmocka_unit_test(keys_fill_their_fields),
-                                       cmocka_unit_test(families_fill_what_files_leave_out),
+                                       cmocka_unit_test(families_supply_what_files_lack),
                                        cmocka_unit_test(the_language_part_counts),
                                        cmocka_unit_test(missing_sizes_are_named),
                                        cmocka_unit_test(one_key_head),

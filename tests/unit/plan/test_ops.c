@@ -1,6 +1,6 @@
-/* ops.c by hand: the shapes of every block's products, the bytes of casts, latent attention,
- * Mamba-2, experts, what tensor and context parallelism send, attention's kernels and what
- * recomputation runs again. */
+/* ops.c worked out by hand: the shapes of every block's products, the bytes of casts, latent
+ * attention, Mamba-2, experts, the transfers of tensor and context parallelism, kernels of
+ * attention and the work of recomputation. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,8 @@ typedef struct {
     double m, n, k;
 } shape;
 
-/* Forward one product each; backward two: dy by the weights, and x by dy unless they are frozen. */
+/* One product each in the forward pass; two in the backward pass: dy times the weights, and x
+ * times dy unless they are frozen. */
 static double products_s(const lt_plan_cluster *c, const shape *s, size_t n, bool backward,
                          bool frozen) {
     double sum = 0;
@@ -48,7 +49,7 @@ static void products_of_a_dense_layer(void **state) {
                      {tokens, width, heads * head},
                      {tokens, 2 * ffn, width},
                      {tokens, width, ffn}};
-    /* 8 ranks: 2 heads each, and one of 4 key heads, which two ranks then both have. */
+    /* 8 ranks: 2 heads each, and one of 4 key heads, each of which two ranks have. */
     const shape eighth[] = {{tokens, (2 + 2) * head, width},
                             {tokens, width, 2 * head},
                             {tokens, 2 * ffn / 8, width},
@@ -128,17 +129,18 @@ static void latent_attention_is_counted(void **state) {
     }
     near(w.gemm_s, layers * products_s(&c, low, 7, false, false), 1e-12);
     near(w.flops, layers * flops, 1e-12);
-    /* Blackwell: FlashAttention 2 reaches a fifth of the peak, on heads padded from 48 to 64. */
+    /* Blackwell: FlashAttention 2 reaches a fifth of the peak, with heads padded from 48 to
+     * 64. */
     near(w.attention_s, layers * core / (1000e12 * 0.2 * 48 / 64), 1e-12);
-    /* Norms 2 and 2, MLA's small kernels 6, activation 1; products 7; attention 1. The host slices
-     * and joins the parts in the time of ten more, backward of fifteen. */
+    /* Norms 2 and 2, MLA's small kernels 6, activation 1; products 7; attention 1. The host
+     * slices and joins the parts in the time of ten more kernels, backward of fifteen. */
     near(w.kernels, layers * (11 + 7 + 1), 1e-12);
     near(w.host_kernels, w.kernels + layers * 10, 1e-12);
     w = lt_plan_backward_work(&j);
     near(w.gemm_s, layers * products_s(&c, low, 7, true, false), 1e-12);
     near(w.kernels, layers * (11 * 1.5 + 14 + 1), 1e-12);
     near(w.host_kernels, w.kernels + layers * 15, 1e-12);
-    c.stack.graph = LT_PLAN_PART_ATTENTION; /* What is left to the host: the feed-forward part. */
+    c.stack.graph = LT_PLAN_PART_ATTENTION; /* The host launches only the feed-forward part. */
     near(lt_plan_forward_work(&j).host_kernels, layers * (2 + 2 + 1), 1e-12);
     c.stack.graph = LT_PLAN_PART_DENSE;
     near(lt_plan_forward_work(&j).host_kernels, layers * (2 + 6 + 5 + 1 + 10), 1e-12);
@@ -151,7 +153,7 @@ static void latent_attention_is_counted(void **state) {
     near(lt_plan_forward_work(&j).gemm_s, layers * products_s(&c, full, 6, false, false), 1e-12);
     near(lt_plan_forward_work(&j).kernels, layers * (11 + 6 + 1), 1e-12);
     m.q_rank = 48;
-    m.max_seq = 2100; /* Rows that are no multiple of a tile. */
+    m.max_seq = 2100; /* Rows that are not a multiple of a tile. */
     for (size_t i = 0; i < 7; i++) {
         low[i].m = 2100;
     }
@@ -204,8 +206,8 @@ static void mamba_is_counted(void **state) {
 
 /* ---- Casts ---- */
 
-/* Casting takes so many bytes an element of x forward, of dy backward: columns w, h d, w and f, or
- * the outputs of the four products. */
+/* Casting takes this many bytes per element of x in the forward pass, of dy in the backward pass:
+ * columns w, h d, w and f, or the outputs of the four products. */
 static void casts_move_bytes(void **state) {
     static const struct {
         lt_plan_precision p;
@@ -229,11 +231,11 @@ static void casts_move_bytes(void **state) {
         near(lt_plan_backward_work(&j).kernels, b.kernels + layers * n, 1e-12);
     }
     l.precision = LT_PLAN_FP8;
-    c.stack.split_products = 1; /* Forward the parts share one cast of x. */
+    c.stack.split_products = 1; /* In the forward pass the parts share one cast of x. */
     near(lt_plan_forward_work(&j).elementwise_s,
          f.elementwise_s + 5 * layers * tokens / 1000e9 * in, 1e-12);
     c.stack.split_products = 0;
-    c.stack.wide_attention = 1; /* Attention's products stay in bf16. */
+    c.stack.wide_attention = 1; /* The products of attention stay in bf16. */
     near(lt_plan_forward_work(&j).elementwise_s,
          f.elementwise_s + 5 * layers * tokens / 1000e9 * (width + ffn), 1e-12);
     c.stack.wide_attention = 0;
@@ -244,8 +246,8 @@ static void casts_move_bytes(void **state) {
     near(lt_plan_forward_work(&j).kernels, f.kernels, 1e-12);
 }
 
-/* Layers that stay in bf16 have bf16's products, here of 2,100 rows, which pad differently as rows
- * and as columns. */
+/* Layers that stay in bf16 have products in bf16, here with 2,100 rows, which are padded
+ * differently as rows and as columns. */
 static void wide_layers_have_their_shapes(void **state) {
     lt_plan_cluster c = compute_bound();
     lt_plan_layout l = layout();
@@ -265,8 +267,8 @@ static void wide_layers_have_their_shapes(void **state) {
 }
 
 /* With 8 ranks that gather what is already cast, a rank casts an eighth (5 bytes), and makes the
- * transposed copy of the seven eighths that come (2 bytes): x of q, k, v and of up and gate
- * forward, dy of the other two backward. */
+ * transposed copy of the seven eighths that arrive (2 bytes): x of q, k, v and of up and gate in
+ * the forward pass, dy of the other two in the backward pass. */
 static void gathered_inputs_are_cast_before(void **state) {
     lt_plan_cluster c = plain();
     lt_plan_layout l = layout(), wide = layout();
@@ -282,7 +284,7 @@ static void gathered_inputs_are_cast_before(void **state) {
          s * (gathered * 2 * width + 5 * (2 * head + ffn / 8)), 1e-9);
     near(lt_plan_backward_work(&j).elementwise_s - lt_plan_backward_work(&j0).elementwise_s,
          s * (gathered * 2 * width + 5 * (4 * head + 2 * ffn / 8)), 1e-9);
-    l.precision = LT_PLAN_FP8ROW; /* A scale a row cannot be cast before. */
+    l.precision = LT_PLAN_FP8ROW; /* With a scale per row it cannot be cast before. */
     near(lt_plan_forward_work(&j).elementwise_s - lt_plan_forward_work(&j0).elementwise_s,
          6 * s * (2 * width + 2 * head + ffn / 8), 1e-9);
     l.precision = LT_PLAN_FP8;
@@ -290,8 +292,8 @@ static void gathered_inputs_are_cast_before(void **state) {
     near(lt_plan_forward_work(&j).elementwise_s - lt_plan_forward_work(&j0).elementwise_s,
          5 * s * (2 * width + 2 * head + ffn / 8), 1e-9);
     l.sp = wide.sp = true;
-    /* Two layers dense, two with experts of a narrower space. Nothing of the experts is split or
-     * gathered, so that their products, and those into the space and back, cast all. */
+    /* Two dense layers, two with experts in a narrower space. Nothing of the experts is split or
+     * gathered, so their products, and those into the space and back, cast everything. */
     m.n_dense = m.n_moe = 2;
     m.n_experts = 16;
     m.top_k = 4;
@@ -367,7 +369,7 @@ static void a_fused_kernel_takes_the_experts(void **state) {
     near(w.kernels, layers * (7 + 2 + 2 + 1 + 3.4 + 2 + 1 + 2), 1e-12);
     near(w.host_kernels, w.kernels, 1e-12);
     assert_true(w.syncs == 0);
-    m.unfused_act = true; /* An early release has none for such an activation: 10 kernels. */
+    m.unfused_act = true; /* An early release has no kernel for such an activation: 10 kernels. */
     near(lt_plan_forward_work(&j).syncs, layers, 1e-12);
     near(lt_plan_forward_work(&j).elementwise_s,
          s * (attention + route + 4 * (14 * width + 74 * 512 + 4.1 * (width + 512))), 1e-12);
@@ -375,7 +377,7 @@ static void a_fused_kernel_takes_the_experts(void **state) {
     near(lt_plan_forward_work(&j).elementwise_s,
          s * (attention + route + 4 * 0.55 * (14 * width + 74 * 512)), 1e-12);
     near(lt_plan_forward_work(&j).kernels, layers * (7 + 2 + 2 + 1 + 3.4 + 2 + 10 + 2), 1e-12);
-    m.n_mamba = 1; /* Not in hybrids, */
+    m.n_mamba = 1; /* Not in hybrid models, */
     near(lt_plan_forward_work(&j).syncs, layers, 1e-12);
     m.n_mamba = 0;
     l.precision = LT_PLAN_FP8; /* nor in other types, */
@@ -385,9 +387,9 @@ static void a_fused_kernel_takes_the_experts(void **state) {
     near(lt_plan_forward_work(&j).syncs, layers, 1e-12);
 }
 
-/* The host launches what stands behind the counts, 2 (1 + 0.34 x 15) + 2 x 15 x 0.12 + 1 + 6 + 11
- * kernels' times a layer, when the GPU has nothing left; what the GPU takes for it meanwhile is no
- * loss. */
+/* When the GPU has nothing left, the host launches what follows the counts: per layer 2 (1 + 0.34
+ * x 15) + 2 x 15 x 0.12 + 1 + 6 + 11 times the time of a kernel; what the GPU computes meanwhile
+ * is not lost. */
 static void the_host_launches_experts_late(void **state) {
     lt_plan_cluster c = compute_bound();
     lt_plan_layout l = layout();
@@ -401,14 +403,15 @@ static void the_host_launches_experts_late(void **state) {
     c.stack.host_us = 1000;
     w = lt_plan_forward_work(&j);
     near(w.stall_s, layers * behind * 1e-3, 1e-6);
-    /* Here all launches together take longer, and each wait a round trip of 60 us. */
+    /* Here all launches together take longer, and each wait costs a round trip of 60 us. */
     near(w.launch_s, layers * 60e-6 + w.host_kernels * 1e-3, 1e-6);
     assert_true(lt_plan_backward_work(&j).stall_s == 0);
     near(lt_plan_backward_work(&j).syncs, layers, 1e-12);
     c.stack.launch_blocking = 1; /* The two take turns (step.c). */
     assert_true(lt_plan_forward_work(&j).launch_s == 0);
     c.stack.launch_blocking = 0;
-    l.ep = 8; /* 2 experts a rank: one launch more of each product; the copies travel meanwhile. */
+    /* 2 experts per rank: one more launch of each product; meanwhile the copies are sent. */
+    l.ep = 8;
     w = lt_plan_forward_work(&j);
     near(w.stall_s, layers * (2 * (1 + 0.34) + 2 * 0.12 + 1 + 6 + 11) * 1e-3 - w.ep_s, 1e-6);
     assert_true(w.ep_s > 0);
@@ -418,8 +421,8 @@ static void the_host_launches_experts_late(void **state) {
 
 /* ---- Communication ---- */
 
-/* A gather and a sum around attention and around the feed-forward part. Experts are not split: they
- * need none of their own, unless one is shared or the sequence is not scattered. */
+/* A gather and a sum around attention and around the feed-forward part. Experts are not split,
+ * and need none of their own, unless one is shared or the sequence is not scattered. */
 static void tensor_parallel_blocks(void **state) {
     static const struct {
         bool moe, shared, sp;
@@ -441,8 +444,8 @@ static void tensor_parallel_blocks(void **state) {
     }
 }
 
-/* Ranks of a sequence gather keys and values, 2 bytes each; backward their gradients are summed as
- * well. MLA gathers them of all heads. */
+/* The ranks of a sequence gather keys and values, 2 bytes each; in the backward pass their
+ * gradients are summed as well. MLA gathers those of all heads. */
 static void context_parallel_bytes(void **state) {
     lt_plan_cluster c = plain();
     lt_plan_layout l = layout();
@@ -456,7 +459,7 @@ static void context_parallel_bytes(void **state) {
     near(lt_plan_forward_work(&j).cp_s, layers * 7 / 8 * kv / 100e9, 1e-9);
     near(lt_plan_backward_work(&j).cp_s, layers * 2 * 7 / 8 * kv / 100e9, 1e-9);
     l.cp = 4;
-    l.tp = 2; /* Each rank its half of the key heads. */
+    l.tp = 2; /* Each rank has half of the key heads. */
     near(lt_plan_forward_work(&j).cp_s, layers * 3 / 4 * kv / 2 / 100e9, 1e-9);
     m = latent_attention();
     near(lt_plan_forward_work(&j).cp_s,
@@ -464,16 +467,16 @@ static void context_parallel_bytes(void **state) {
     l.tp = 1;
     m = dense();
     near(lt_plan_forward_work(&j).flops, layers * (flops + causal) / 4, 1e-12);
-    c.stack.cp_balance = 0; /* The last of four ranks has 7/4 of the mean under the mask. */
+    c.stack.cp_balance = 0; /* Under the mask the last of four ranks has 7/4 of the mean. */
     near(lt_plan_forward_work(&j).flops, layers * (flops + 1.75 * causal) / 4, 1e-12);
-    c.stack.attention = LT_PLAN_ATTENTION_UNFUSED; /* Knows no mask. */
+    c.stack.attention = LT_PLAN_ATTENTION_UNFUSED; /* It does not use the mask. */
     near(lt_plan_forward_work(&j).flops, layers * (flops + 2 * causal) / 4, 1e-12);
 }
 
 /* ---- Kernels of attention ---- */
 
-/* Share of the bf16 peak on Ampere, Hopper and Blackwell (chips without 8 bits, without 4 bits,
- * with both), and the head size that a kernel computes with. */
+/* The share of the bf16 peak on Ampere, Hopper and Blackwell (chips without 8 bits, without 4
+ * bits, with both), and the head size with which a kernel computes. */
 static void attention_kernels(void **state) {
     static const struct {
         lt_plan_attention kernel;
@@ -542,7 +545,8 @@ static void attention_kernels(void **state) {
             }
         }
     }
-    /* Scores, softmax and dropout of plain products go through memory: 11 and 15 bytes a pair. */
+    /* Scores, softmax and dropout of plain products go through memory: 11 and 15 bytes per
+     * pair. */
     m.head_dim = 64;
     c.gpu.memory_gbps = 1000;
     c.gpu.peak_tflops[LT_PLAN_BF16] = 1e12;
@@ -554,7 +558,7 @@ static void attention_kernels(void **state) {
 
 /* ---- Recomputation ---- */
 
-static void modules_that_run_again(void **state) {
+static void modules_that_are_recomputed(void **state) {
     lt_plan_cluster c = compute_bound();
     lt_plan_layout l = layout();
     lt_plan_model m = latent_attention();
@@ -564,7 +568,7 @@ static void modules_that_run_again(void **state) {
     const shape shared[] = {{tokens, 2 * 256, width}, {tokens, width, 256}};
     lt_plan_work w;
     (void)state;
-    w = lt_plan_recompute_work(&j); /* None. */
+    w = lt_plan_recompute_work(&j); /* No module. */
     assert_true(w.gemm_s == 0 && w.elementwise_s == 0 && w.attention_s == 0 && w.kernels == 0);
     l.recompute = LT_PLAN_RECOMPUTE_SELECTIVE;
     l.again = LT_PLAN_AGAIN_MLA_UP;
@@ -576,7 +580,7 @@ static void modules_that_run_again(void **state) {
     near(w.attention_s, lt_plan_forward_work(&j).attention_s, 1e-12);
     near(w.flops, layers * heads * tokens * tokens * (48 + 24), 1e-12);
     near(w.kernels, layers, 1e-12);
-    m.kv_rank = 1; /* The heads' sizes stay MLA's. */
+    m.kv_rank = 1; /* The sizes of heads stay those of MLA. */
     near(lt_plan_recompute_work(&j).flops, w.flops, 1e-12);
     l.again = LT_PLAN_AGAIN_DENSE;
     w = lt_plan_recompute_work(&j);
@@ -585,11 +589,11 @@ static void modules_that_run_again(void **state) {
     l.tp = 2;
     near(lt_plan_recompute_work(&j).flops, layers * 6 * tokens * width * ffn / 2, 1e-12);
     l.tp = 1;
-    m = dense(); /* Has no latent vectors. */
+    m = dense(); /* It has no latent vectors. */
     l.again = LT_PLAN_AGAIN_MLA_UP | LT_PLAN_AGAIN_MOE | LT_PLAN_AGAIN_SHARED;
     assert_true(lt_plan_recompute_work(&j).kernels == 0);
     m = routed();
-    l.again = LT_PLAN_AGAIN_SHARED | LT_PLAN_AGAIN_DENSE; /* Has neither. */
+    l.again = LT_PLAN_AGAIN_SHARED | LT_PLAN_AGAIN_DENSE; /* It has neither. */
     assert_true(lt_plan_recompute_work(&j).kernels == 0);
     m.shared_ffn_width = 256;
     near(lt_plan_recompute_work(&j).gemm_s, layers * products_s(&c, shared, 2, false, false),
@@ -604,10 +608,10 @@ static void modules_that_run_again(void **state) {
     l.again = LT_PLAN_AGAIN_MOE_ACT;
     c.gpu.memory_gbps = 1000;
     near(lt_plan_recompute_work(&j).elementwise_s, layers * tokens * 4 * 6 * 512 / 1000e9, 1e-12);
-    l.tp = 2; /* Tokens leave from the scattered sequence. */
+    l.tp = 2; /* Tokens are sent from the scattered sequence. */
     near(lt_plan_recompute_work(&j).elementwise_s, layers * tokens / 2 * 4 * 6 * 512 / 1000e9,
          1e-12);
-    l.again = LT_PLAN_AGAIN_NORM; /* Two norms a layer, 2 bytes in and out. */
+    l.again = LT_PLAN_AGAIN_NORM; /* Two norms per layer, 2 bytes in and out. */
     near(lt_plan_recompute_work(&j).elementwise_s, layers * 2 * tokens * 4 * width / 1000e9, 1e-12);
     l.sp = true;
     near(lt_plan_recompute_work(&j).elementwise_s, layers * tokens * 4 * width / 1000e9, 1e-12);
@@ -615,8 +619,8 @@ static void modules_that_run_again(void **state) {
     near(lt_plan_recompute_work(&j).launch_s, layers * 2e-6, 1e-12);
 }
 
-/* A module that a CUDA graph holds needs no launch by the host when it runs again either. */
-static void graphs_hold_what_runs_again(void **state) {
+/* A module that a CUDA graph holds needs no launch by the host when it is recomputed, either. */
+static void graphs_hold_recomputed_modules(void **state) {
     static const struct {
         unsigned again, graph;
         int kind; /* 0: dense, 1: routed, 2: latent attention. */
@@ -625,7 +629,8 @@ static void graphs_hold_what_runs_again(void **state) {
                 {LT_PLAN_AGAIN_CORE, LT_PLAN_PART_DENSE, 0, 4},
                 {LT_PLAN_AGAIN_DENSE, LT_PLAN_PART_DENSE, 0, 0},
                 {LT_PLAN_AGAIN_DENSE, LT_PLAN_PART_ATTENTION, 0, 4 * 3},
-                {LT_PLAN_AGAIN_NORM, LT_PLAN_PART_ATTENTION, 0, 4}, /* The other norm of a layer. */
+                /* The other norm of a layer. */
+                {LT_PLAN_AGAIN_NORM, LT_PLAN_PART_ATTENTION, 0, 4},
                 {LT_PLAN_AGAIN_NORM, LT_PLAN_PART_ATTENTION | LT_PLAN_PART_ROUTER, 1, 0},
                 {LT_PLAN_AGAIN_MLA_UP, LT_PLAN_PART_ATTENTION, 2, 0},
                 {LT_PLAN_AGAIN_MLA_UP, LT_PLAN_PART_ROUTER, 2, 4 * (2 + 6 + 10)},
@@ -647,7 +652,7 @@ static void graphs_hold_what_runs_again(void **state) {
     }
 }
 
-/* Where recomputation stops early, the last product of a block and the sum that follows it do not
+/* If recomputation stops early, the last product of a block and the sum that follows it do not
  * run again: w (2 h + 2 g + 2 f) of w (2 h + 2 g + 3 f), and of two gathers and two sums one sum
  * less. */
 static void recomputation_stops_before_the_last_product(void **state) {
@@ -673,8 +678,8 @@ static void recomputation_stops_before_the_last_product(void **state) {
     near(w.tp_s, lt_plan_recompute_work(&j).tp_s * 3 / 4, 1e-12);
 }
 
-/* What is not named: norms and activations, 0.6 of the small kernels' time, or, where the scores go
- * through memory, attention. */
+/* If no module is named: norms and activations, 0.6 of the time of small kernels, or, if the
+ * scores go through memory, attention. */
 static void the_default_of_selective_recomputation(void **state) {
     lt_plan_cluster c = plain();
     lt_plan_layout l = layout();
@@ -688,7 +693,7 @@ static void the_default_of_selective_recomputation(void **state) {
     assert_true(w.gemm_s == 0 && w.attention_s == 0 && w.tp_s == 0);
     c.stack.op_selective = 1; /* k, o and w3: 256 + 1024 + 4096 of 2 (256 + 1024) + 3 x 4096. */
     near(lt_plan_recompute_work(&j).gemm_s, f.gemm_s * 5376 / 14848, 1e-12);
-    m.n_dense = 3; /* Only where all layers are dense. */
+    m.n_dense = 3; /* Only if all layers are dense. */
     assert_true(lt_plan_recompute_work(&j).gemm_s == 0);
     m.n_dense = 4;
     c.stack.attention = LT_PLAN_ATTENTION_UNFUSED;
@@ -698,7 +703,7 @@ static void the_default_of_selective_recomputation(void **state) {
 }
 
 /* Layers that are computed again repeat their share of the forward pass. */
-static void a_share_of_the_layers_runs_again(void **state) {
+static void a_share_of_the_layers_is_recomputed(void **state) {
     lt_plan_cluster c = plain();
     lt_plan_layout l = layout();
     lt_plan_model m = routed();
@@ -767,11 +772,11 @@ int main(void) {
         cmocka_unit_test(tensor_parallel_blocks),
         cmocka_unit_test(context_parallel_bytes),
         cmocka_unit_test(attention_kernels),
-        cmocka_unit_test(modules_that_run_again),
-        cmocka_unit_test(graphs_hold_what_runs_again),
+        cmocka_unit_test(modules_that_are_recomputed),
+        cmocka_unit_test(graphs_hold_recomputed_modules),
         cmocka_unit_test(recomputation_stops_before_the_last_product),
         cmocka_unit_test(the_default_of_selective_recomputation),
-        cmocka_unit_test(a_share_of_the_layers_runs_again),
+        cmocka_unit_test(a_share_of_the_layers_is_recomputed),
         cmocka_unit_test(the_head_stays_wide)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* Predictions of our own training runs: bytes equal to those that the measured runs reported
  * (bench/results, written by the machines that ran them), step times within 5 % of the measured
- * ones, each row also predicted by a fit without it. */
+ * ones; each row is also predicted by a fit without it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +32,7 @@ static const char *text(const json_t *row, const char *key) {
     return s != NULL ? s : "";
 }
 
-/* The run of a row as `lateen bench train` builds it. */
+/* Make the run of a row as `lateen bench train` builds it. */
 static void read_row(measured *m, const json_t *row) {
     const lt_train_shape *shape = lt_train_shape_find(text(row, "shape"));
     lt_recipe *r = &m->run.recipe;
@@ -101,7 +101,8 @@ static double off(const measured *m, const lt_plan_gpu *gpu, const lt_own_rates 
     return step.step_s / m->step_s - 1.0;
 }
 
-/* Shipped efficiencies are those of the fit; each row from all, and from all others. */
+/* The shipped efficiencies are those of the fit; each row is predicted from all rows, and from
+ * all others. */
 static void steps_of(const char *path, const char *kind) {
     static measured all[MAX_POINTS];
     lt_own_point points[MAX_POINTS];
@@ -164,8 +165,8 @@ static double measured_ms(const char *pass, const char *shape) {
     return ms;
 }
 
-/* Wider heads need as much less time as they did on an H100: rows of 4,096 tokens, 2,048 columns in
- * heads of 64, 128 and 256. */
+/* Wider heads need less time in the ratio measured on an H100: rows of 4,096 tokens, 2,048
+ * columns in heads of 64, 128 and 256. */
 static void wide_heads_are_as_quick_as_measured(void **state) {
     static measured m;
     static const char *const shapes[] = {"b4 s4096 h32 d64 causal", "b4 s4096 h16 d128 causal",
@@ -196,8 +197,8 @@ static void wide_heads_are_as_quick_as_measured(void **state) {
     }
 }
 
-/* A dry step queues what a real one does: the calls that a watched step on an H200 counted. */
-static void ops_are_those_queued(void **state) {
+/* A dry step queues what a real one does: the calls that were counted in a step on an H200. */
+static void a_dry_step_queues_the_ops_of_a_real_one(void **state) {
     static measured all[MAX_POINTS];
     json_error_t e;
     json_t *root = json_load_file("bench/results/h200/train.json", 0, &e);
@@ -227,9 +228,10 @@ static void ops_are_those_queued(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_are_those_announced), cmocka_unit_test(ops_are_those_queued),
-        cmocka_unit_test(wide_heads_are_as_quick_as_measured), cmocka_unit_test(steps_on_h100),
-        cmocka_unit_test(steps_on_h200)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bytes_are_those_announced),
+                                       cmocka_unit_test(a_dry_step_queues_the_ops_of_a_real_one),
+                                       cmocka_unit_test(wide_heads_are_as_quick_as_measured),
+                                       cmocka_unit_test(steps_on_h100),
+                                       cmocka_unit_test(steps_on_h200)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ static double run(lt_plan_schedule schedule, int stages, int chunks, int64_t mic
     return s;
 }
 
-/* More shapes than tables are kept, each of them twice with other times. */
+/* More shapes than tables are kept, each of them twice with different times. */
 static void bubbles_are_the_closed_forms(void **state) {
     (void)state;
     for (int p = 1; p <= 16; p *= 2) {
@@ -52,7 +52,8 @@ static void bubbles_are_the_closed_forms(void **state) {
 }
 
 static void zero_bubble_takes_two_thirds(void **state) {
-    /* Qi et al. 2023: with Tf = Tb = Tw, ZB-H1 leaves a third of 1F1B's bubble at 1F1B's memory. */
+    /* Qi et al. 2023: with Tf = Tb = Tw, ZB-H1 leaves a third of 1F1B's bubble with the memory of
+     * 1F1B. */
     (void)state;
     for (int p = 2; p <= 8; p *= 2) {
         const double plain = run(LT_PLAN_ONE_F_ONE_B, p, 1, 4 * p, 1, 2) - 12.0 * p;
@@ -69,9 +70,9 @@ static void zero_bubble_takes_two_thirds(void **state) {
     }
 }
 
-/* The time of many micro-batches is that of all of them walked through (which asking for slots
- * makes it). */
-static void long_runs_are_continued(void **state) {
+/* The time of many micro-batches equals that of simulating all of them (which is done if slots
+ * are requested). */
+static void long_runs_are_extrapolated(void **state) {
     (void)state;
     for (int schedule = LT_PLAN_GPIPE; schedule <= LT_PLAN_ZERO_BUBBLE; schedule++) {
         const lt_plan_pipeline p = {.stages = 6,
@@ -110,7 +111,9 @@ static void slots_keep_the_rules(void **state) {
     assert_int_equal(lt_plan_pipeline_simulate(&p, &span, slots, SLOTS, &n), LT_OK);
     assert_int_equal(n, SLOTS);
     for (size_t i = 0; i < n;
-         i++) { /* A stage does one thing at a time; forwards flow down with their sends. */
+         /* A stage does one thing at a time; forward passes follow their messages from stage to
+          * stage. */
+         i++) {
         assert_true(slots[i].start_s >= ends[slots[i].stage] - 1e-9);
         ends[slots[i].stage] = slots[i].end_s;
         for (size_t k = 0; k < n; k++) {
@@ -141,9 +144,10 @@ static void bad_shapes_are_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bubbles_are_the_closed_forms),
-        cmocka_unit_test(zero_bubble_takes_two_thirds), cmocka_unit_test(long_runs_are_continued),
-        cmocka_unit_test(slots_keep_the_rules), cmocka_unit_test(bad_shapes_are_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bubbles_are_the_closed_forms),
+                                       cmocka_unit_test(zero_bubble_takes_two_thirds),
+                                       cmocka_unit_test(long_runs_are_extrapolated),
+                                       cmocka_unit_test(slots_keep_the_rules),
+                                       cmocka_unit_test(bad_shapes_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* One published row read as planner input (point_job.c, point_layout.c): each fact that a row
- * prints, or that its software's papers, logs and recipes state, and what of it the planner is
- * asked. */
+ * prints, or that the papers, logs and recipes of its software state, and which query to the
+ * planner follows from it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +28,7 @@ typedef struct {
 #define C(name, text)                                                                              \
     { LT_POINT_##name, text }
 
-/* 32 layers of width 4096 on 8 H100, a step of 64 sequences in a second; then the cells. */
+/* 32 layers of width 4096 on 8 H100s, a step of 64 sequences in a second; then the cells. */
 static lt_point row_of(const cell cells[CELLS]) {
     static const cell base[] = {
         C(id, "a"),           C(group, "g"),      C(model, "M"),       C(layers, "32"),
@@ -54,7 +54,7 @@ static lt_point_job job_of(const cell cells[CELLS]) {
     const lt_point row = row_of(cells);
     lt_point_job j;
     char why[LT_PLAN_TEXT_BYTES];
-    memset(&j, 0x7f, sizeof j); /* All of it is written. */
+    memset(&j, 0x7f, sizeof j); /* All of it must be written. */
     if (!lt_point_job_make(&j, &row, why)) {
         fail_msg("left out: %s", why);
     }
@@ -134,7 +134,7 @@ static void rows_become_queries(void **state) {
         fact fact;
         double want;
     } rows[] = {
-        /* Sharding by its words; unnamed, it is that of the software. */
+        /* Sharding by its words; if it is not named, that of the software. */
         {{C(zero_fsdp, "FSDP grad_op")}, ZERO, 2},
         {{C(zero_fsdp, "FSDP, no re-shard")}, ZERO, 2},
         {{C(zero_fsdp, "FSDP")}, ZERO, 3},
@@ -168,7 +168,7 @@ static void rows_become_queries(void **state) {
         {{C(group, "deepseek")}, RECOMPUTE, -2},
         {{C(group, "deepseek"), C(recompute, "full")}, RECOMPUTE, 2},
         {{BRIDGE("Dense 7B", "H100", "BF16"), R2509}, RECOMPUTE, -2},
-        /* EleutherAI/pythia, models/NAME/pythia-NAME.yml: recomputes; degrees and batches. */
+        /* EleutherAI/pythia, models/NAME/pythia-NAME.yml: recomputation; degrees and batches. */
         {{PYTHIA("70m")}, MICRO, 32},
         {{PYTHIA("160m")}, MICRO, 32},
         {{PYTHIA("410m")}, MICRO, 32},
@@ -187,7 +187,7 @@ static void rows_become_queries(void **state) {
         {{PYTHIA("12b")}, TP, 4},
         {{PYTHIA("12b")}, PP, 1},
         {{PYTHIA("12b")}, RECOMPUTE, 2},
-        {{PYTHIA("12b"), C(tp, "2")}, TP, 2}, /* What is printed goes first. */
+        {{PYTHIA("12b"), C(tp, "2")}, TP, 2}, /* Printed values take precedence. */
         {{PYTHIA("12b"), C(micro_batch, "3")}, MICRO, 3},
         {{C(model, "Pythia 12b"), C(micro_batch, "")}, MICRO, 0}, /* Not in other software. */
         {{PYTHIA("12b")}, SP_OFF, 1},
@@ -200,7 +200,7 @@ static void rows_become_queries(void **state) {
         {{C(group, "torchtitan"), C(note, "local batch 32"), C(micro_batch, "")}, MICRO, 0},
         {{C(group, "torchtitan"), C(source, "torchtitan 2025")}, LOGIT_BYTES, 4},
         {{C(group, "torchtitan"), C(source, "torchtitan 2024")}, LOGIT_BYTES, 10},
-        /* Collectives in tp pieces beside the products: half of the last is exposed. */
+        /* Collectives in tp pieces during the products: half of the last one is exposed. */
         {{C(model, "M Async TP"), C(tp, "8"), C(dp, "1")}, TP_OVERLAP, 1 - 0.5 / 8},
         {{C(note, "AsyncTP"), C(tp, "2"), C(dp, "4")}, TP_OVERLAP, 1 - 0.5 / 2},
         {{C(tp, "2"), C(dp, "4")}, TP_OVERLAP, 0},
@@ -211,7 +211,7 @@ static void rows_become_queries(void **state) {
         {{C(recompute, "full SP")}, SP_OFF, 0},
         {{C(group, "megatron-sc21")}, DROPOUT, 1},
         {{{0, NULL}}, DROPOUT, 0},
-        /* Gradients in fp32, unless the note, FSDP, the page or the time says otherwise. */
+        /* Gradients are in fp32, unless the note, FSDP, the page or the date says otherwise. */
         {{{0, NULL}}, FP32_GRADS, 1},
         {{C(note, "pure bf16")}, FP32_GRADS, 0},
         {{C(zero_fsdp, "FSDP")}, FP32_GRADS, 0},
@@ -222,11 +222,11 @@ static void rows_become_queries(void **state) {
         {{{0, NULL}}, LORA, 0},
         {{C(cp, "2"), C(dp, "4")}, CP, 2},
         {{{0, NULL}}, CP, 1},
-        /* A row that times one layer may leave out the batch. */
+        /* A row that times one layer may lack the batch. */
         {{C(layers, "1"), C(vocab, ""), C(global_batch_seqs, ""), C(micro_batch, "4"), C(dp, "")},
          BATCH,
          4},
-        /* Chunks of a stage: one without a pipeline; searched where the software interleaves. */
+        /* Chunks of a stage: one without a pipeline; searched if the software interleaves. */
         {{C(vpp, "4")}, VPP, 1},
         {{C(pp, "2"), C(dp, "4"), C(vpp, "3")}, VPP, 3},
         {{C(pp, "2"), C(dp, "4")}, VPP, 1},
@@ -285,7 +285,7 @@ static void rows_become_queries(void **state) {
 static void contradictions_are_left_out(void **state) {
     static const struct {
         cell cells[CELLS];
-        const char *why; /* NULL: the row is taken. */
+        const char *why; /* NULL: the row is accepted. */
     } rows[] = {
         {{C(global_batch_seqs, "7")}, "a batch of 7 sequences is less than dp 8 x micro-batch 1"},
         {{C(global_batch_seqs, "8")}, NULL},
@@ -294,7 +294,8 @@ static void contradictions_are_left_out(void **state) {
         {{C(global_batch_seqs, "")}, "global batch is not printed"},
         {{C(tp, "2")}, "tp 2 x pp 1 x cp 1 x dp 8 is not 8 GPUs"},
         {{C(cp, "2")}, "tp 1 x pp 1 x cp 2 x dp 8 is not 8 GPUs"},
-        {{C(pp, "5"), C(vpp, "7"), C(dp, "")}, NULL}, /* 35 of 32 + 3: ends of a pipeline. */
+        /* 35 of 32 + 3: the ends of the pipeline count. */
+        {{C(pp, "5"), C(vpp, "7"), C(dp, "")}, NULL},
         {{C(pp, "6"), C(vpp, "6"), C(dp, "")}, "pp 6 x vpp 6 is more than the 32 layers"},
         {{C(pp, "36"), C(dp, "")}, "pp 36 x vpp 1"},
         {{C(gpus, "")}, "number of GPUs is not printed"},
@@ -316,7 +317,7 @@ static void contradictions_are_left_out(void **state) {
     }
 }
 
-/* A page that prints another micro-batch than its recipe, with the same stages, is told so. */
+/* A page that prints another micro-batch than its recipe, with the same stages, is flagged. */
 static void a_recipe_with_another_batch_is_flagged(void **state) {
     static const cell same[CELLS] = {BRIDGE("LLAMA3_8B", "B200", "BF16"), R2509,
                                      C(micro_batch, "2")},
@@ -348,7 +349,8 @@ static void groups_name_their_software(void **state) {
                 {{C(group, "megatron-bridge"), C(source, "v1 26.04.01 NeMo")}, "bridge-260401"},
                 {{C(group, "megatron-bridge"), C(source, "26.04.1 NeMo")}, "bridge-2604"},
                 {{C(group, "megatron-bridge"), C(source, "a page")}, "bridge"},
-                /* BigScience's log has three phases, which two days divide (point_job.c). */
+                /* BigScience's log has three phases, with two dates between them
+                 * (point_job.c). */
                 {{C(group, "bigscience")}, "bigscience"},
                 {{C(group, "bloom")}, "bigscience"},
                 {{C(group, "bigscience"), C(precision, "bf16 fp32 grad")}, "bigscience-3"},
@@ -386,7 +388,7 @@ static void sizes_that_are_not_printed(void **state) {
     j = job_of(few);
     assert_int_equal(j.model.n_kv_heads, 8);
     assert_int_equal(j.model.ffn_width, 4 * 4096);
-    assert_int_equal(j.model.vocab_size, 50304); /* GPT-2's, padded. */
+    assert_int_equal(j.model.vocab_size, 50304); /* That of GPT-2, padded. */
     j = job_of(narrow);
     assert_int_equal(j.model.ffn_width, 11008);
     assert_int_equal(j.model.vocab_size, 32000);
@@ -399,8 +401,9 @@ static void sizes_that_are_not_printed(void **state) {
     assert_false(job_of(foundry).model.biases);
 }
 
-/* Llama 3 8B has 8.03 billion parameters because it is gated and not tied; GPT-3 6.7B and so on. */
-static void the_count_tells_the_form(void **state) {
+/* The parameter count tells the form: Llama 3 8B has 8.03 billion parameters because it is gated
+ * and not tied; GPT-3 6.7B is neither, and so on. */
+static void the_parameter_count_tells_the_form(void **state) {
     static const struct {
         const char *params;
         bool gated, tied;
@@ -408,7 +411,8 @@ static void the_count_tells_the_form(void **state) {
         {"6.65", false, true}, {"6.86", false, false}, {"8.8", true, true}, {"9.01", true, false}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        /* 32 layers: attention 67.1 M; two matrices 134.2 M or three 201.3 M; vocabulary 206 M. */
+        /* 32 layers: attention 67.1 M; two matrices 134.2 M or three 201.3 M; vocabulary 206
+         * M. */
         const cell cells[CELLS] = {C(params_b, rows[i].params)};
         const lt_point_job j = job_of(cells);
         if (j.model.gated != rows[i].gated || j.model.tied != rows[i].tied) {
@@ -417,11 +421,11 @@ static void the_count_tells_the_form(void **state) {
     }
 }
 
-/* GB/s of a GPU of a node of 8: links in Gb/s a NIC, or a node. */
+/* GB/s per GPU of a node of 8: links are given in Gb/s per NIC, or per node. */
 static void networks_are_read(void **state) {
     static const struct {
         const char *text;
-        double gbps; /* 0: the GPU kind's. */
+        double gbps; /* 0: that of the kind of GPU. */
     } rows[] = {{"8x 400G", 50},
                 {"8x400G IB", 50},
                 {"4x HDR200 IB", 12.5},
@@ -539,8 +543,8 @@ static void memory_is_what_the_source_means(void **state) {
     }
 }
 
-/* 8 GPUs hold the layout that the row prints; it is kept. A row that fits nowhere gets the leanest
- * layout, and one that no layout divides gets a reason. */
+/* On 8 GPUs the layout that the row prints fits, and is kept. A row that fits nowhere gets the
+ * leanest layout, and one that no layout divides gets a reason. */
 static void rows_are_predicted(void **state) {
     static const cell fits[CELLS] = {{0, NULL}},
                       tight[CELLS] = {C(layers, "80"), C(hidden, "8192"), C(heads, "64"),
@@ -557,7 +561,7 @@ static void rows_are_predicted(void **state) {
     assert_int_equal(j.layout.dp, 8);
     assert_int_equal(j.layout.accum, 8);
     near(lt_plan_step_estimate(&j.model, &j.cluster, &j.layout).step_s, s, 1e-15);
-    j.layout.accum = 16; /* What is known is not searched again. */
+    j.layout.accum = 16; /* Known values are not searched again. */
     assert_true(lt_point_predict(&j, why) > 1.5 * s);
     j = job_of(tight);
     assert_true(lt_point_predict(&j, why) > 0);
@@ -576,7 +580,7 @@ int main(void) {
                                        cmocka_unit_test(a_recipe_with_another_batch_is_flagged),
                                        cmocka_unit_test(groups_name_their_software),
                                        cmocka_unit_test(sizes_that_are_not_printed),
-                                       cmocka_unit_test(the_count_tells_the_form),
+                                       cmocka_unit_test(the_parameter_count_tells_the_form),
                                        cmocka_unit_test(networks_are_read),
                                        cmocka_unit_test(measures_become_seconds),
                                        cmocka_unit_test(memory_is_what_the_source_means),

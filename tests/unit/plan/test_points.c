@@ -32,7 +32,7 @@ static void csv_is_read_by_column_name(void **state) {
     lt_points_free(&p);
 }
 
-static void a_byte_order_mark_may_stand_before_a_quote(void **state) {
+static void a_byte_order_mark_may_precede_a_quote(void **state) {
     static const char text[] =
         "\xEF\xBB\xBF\"gpus\",\"model\",\"gpu\"\r\n\"8\",\"GPT\",\"H100\"\r\n";
     lt_points p;
@@ -120,8 +120,8 @@ static void kendall_counts_pairs(void **state) {
     assert_true(fabs(lt_plan_kendall_tau(a, d, 4) - 4.0 / 6) < 1e-12);
 }
 
-/* The figures of docs/plan/validation.md, with room for what a shared constant may move: the
- * held-out third by fits made without it. */
+/* The figures of docs/plan/validation.md, with a tolerance for what a shared constant may change:
+ * the held-out third is predicted by fits made without it. */
 static void held_out_rows_are_predicted(void **state) {
     lt_points p;
     lt_point_result *r = NULL;
@@ -154,8 +154,9 @@ static void held_out_rows_are_predicted(void **state) {
     lt_points_free(&p);
 }
 
-/* Rows of the kinds that used to miss, which no fit sees: 21 % was the 90th percentile before. */
-static void rows_nobody_fitted_are_predicted(void **state) {
+/* Rows of kinds that used to be predicted badly, and that no fit sees: the 90th percentile was 21
+ * % before. */
+static void rows_that_no_fit_sees_are_predicted(void **state) {
     lt_points p;
     lt_point_result *r = NULL;
     lt_plan_group_stats s;
@@ -176,7 +177,8 @@ static void rows_nobody_fitted_are_predicted(void **state) {
     lt_points_free(&p);
 }
 
-/* Software that nobody measured: without all rows of a row's source, or of its group. */
+/* Software without measurements: predicted without all rows of the row's source, or of its
+ * group. */
 static void unseen_software_is_predicted(void **state) {
     lt_points p;
     lt_point_result *r = NULL;
@@ -198,7 +200,7 @@ static void unseen_software_is_predicted(void **state) {
     lt_points_free(&p);
 }
 
-/* stacks.yaml is what `lateen plan fit` makes of its own anchors: nobody edited it. */
+/* stacks.yaml is what `lateen plan fit` computes from its own anchors, without edits. */
 static void shipped_fits_are_reproduced(void **state) {
     lt_points p;
     char **ids = NULL;
@@ -230,13 +232,13 @@ static void shipped_fits_are_reproduced(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(csv_is_read_by_column_name),
-                                       cmocka_unit_test(a_byte_order_mark_may_stand_before_a_quote),
+                                       cmocka_unit_test(a_byte_order_mark_may_precede_a_quote),
                                        cmocka_unit_test(columns_are_bounded),
                                        cmocka_unit_test(bad_csv_names_its_line),
                                        cmocka_unit_test(unknown_rows_are_left_out_with_reasons),
                                        cmocka_unit_test(kendall_counts_pairs),
                                        cmocka_unit_test(held_out_rows_are_predicted),
-                                       cmocka_unit_test(rows_nobody_fitted_are_predicted),
+                                       cmocka_unit_test(rows_that_no_fit_sees_are_predicted),
                                        cmocka_unit_test(unseen_software_is_predicted),
                                        cmocka_unit_test(shipped_fits_are_reproduced)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,7 +25,7 @@ static void close_to(double got, double want, double tolerance) {
 
 static lt_policy_tenant tenants[4];
 
-/* One order of jobs alone: that of the tenants' priorities. */
+/* Jobs are ordered only by the priorities of the tenants. */
 static lt_policy policy_of(int64_t gpus, size_t n_tenants) {
     memset(tenants, 0, sizeof tenants);
     for (size_t i = 0; i < n_tenants; i++) {
@@ -46,7 +46,7 @@ static double exponential(lt_rng *rng) {
     return -log(1.0 - lt_rng_uniform(rng));
 }
 
-/* Poisson arrivals of all tenants together, each by its rate; mean run time 1. */
+/* Poisson arrivals of all tenants together, each with its rate; mean run time 1. */
 static lt_queue_job *poisson(size_t n, const double *rates, size_t n_tenants, bool fixed) {
     lt_rng rng = {.seed = 5, .stream = 1};
     lt_queue_job *jobs = calloc(n, sizeof *jobs);
@@ -89,7 +89,7 @@ static void conserves(const lt_queue_result *r, const lt_queue_job *jobs, size_t
     close_to(r->busy_s, all, 1e-9 * all);
 }
 
-static void one_queue(void **state) {
+static void a_single_queue(void **state) {
     const double rates[] = {0.7};
     const double want[] = {0.7 / 0.3, 0.7 / 0.6}; /* M/M/1, M/D/1. */
     (void)state;
@@ -106,7 +106,7 @@ static void one_queue(void **state) {
     }
 }
 
-/* rho = 0.3 + 0.4, mean residual time 0.7. Without quotas both borrow and nobody is preempted. */
+/* rho = 0.3 + 0.4, mean residual time 0.7. Without quotas both borrow and no job is preempted. */
 static void priorities(void **state) {
     const double rates[] = {0.3, 0.4};
     const double cobham[] = {0.7 / 0.7, 0.7 / (0.7 * 0.3)};
@@ -128,7 +128,7 @@ static void priorities(void **state) {
     }
 }
 
-/* Two tenants whose jobs wait all the time get GPUs in the ratio of their shares. */
+/* Two tenants whose jobs always wait get GPUs in the ratio of their shares. */
 static void fair_share(void **state) {
     enum { N = 4000 };
     lt_policy p = policy_of(8, 2);
@@ -150,7 +150,7 @@ static void fair_share(void **state) {
     free(jobs);
 }
 
-/* Without borrowing nobody is preempted, so each job holds its GPUs from its begin to its end. */
+/* Without borrowing no job is preempted, so each job holds its GPUs from its start to its end. */
 static void quotas_hold(void **state) {
     enum { N = 600 };
     lt_rng rng = {.seed = 3, .stream = 1};
@@ -173,7 +173,7 @@ static void quotas_hold(void **state) {
     assert_int_equal(lt_queue_simulate(&r, &p, jobs, N), LT_OK);
     conserves(&r, jobs, N);
     for (size_t i = 0; i < N; i++) {
-        const double at = jobs[i].end_s - jobs[i].run_s; /* Sums grow where a job begins. */
+        const double at = jobs[i].end_s - jobs[i].run_s; /* Sums grow only when a job starts. */
         int64_t used[3] = {0};
         for (size_t k = 0; k < N; k++) {
             const bool runs = jobs[k].end_s - jobs[k].run_s <= at + 1e-9 &&
@@ -187,7 +187,7 @@ static void quotas_hold(void **state) {
     free(jobs);
 }
 
-static void by_hand(void **state) {
+static void backfill_and_exemption_by_hand(void **state) {
     lt_queue_job easy[] = {{.run_s = 100, .gpus = 2},
                            {.arrival_s = 1, .run_s = 10, .gpus = 4},
                            {.arrival_s = 2, .run_s = 50, .gpus = 2},
@@ -200,8 +200,8 @@ static void by_hand(void **state) {
     (void)state;
     tenants[0].granted = 100; /* No limit. */
     assert_int_equal(lt_queue_simulate(&r, &p, easy, 4), LT_OK);
-    close_to(easy[1].end_s, 110, 1e-9); /* The first that waits is not delayed, */
-    close_to(easy[2].end_s, 52, 1e-9);  /* by one that ends before, */
+    close_to(easy[1].end_s, 110, 1e-9); /* The first waiting job is not delayed, */
+    close_to(easy[2].end_s, 52, 1e-9);  /* by one that ends before it starts, */
     close_to(easy[3].end_s, 310, 1e-9); /* nor by one that does not. */
     tenants[0].granted = 4;
     assert_int_equal(lt_queue_simulate(&r, &p, large, 1), LT_ERR_ARG);
@@ -215,7 +215,7 @@ static void by_hand(void **state) {
     assert_int_equal(exempt[0].preemptions, 1);
 }
 
-static void jain(void **state) {
+static void jains_index(void **state) {
     (void)state;
     close_to(lt_queue_jain((const double[]){2, 2, 2}, 3), 1.0, 1e-12);
     close_to(lt_queue_jain((const double[]){1, 0, 0, 0}, 4), 0.25, 1e-12);
@@ -224,8 +224,11 @@ static void jain(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_queue),  cmocka_unit_test(priorities),
-                                       cmocka_unit_test(fair_share), cmocka_unit_test(quotas_hold),
-                                       cmocka_unit_test(by_hand),    cmocka_unit_test(jain)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_single_queue),
+                                       cmocka_unit_test(priorities),
+                                       cmocka_unit_test(fair_share),
+                                       cmocka_unit_test(quotas_hold),
+                                       cmocka_unit_test(backfill_and_exemption_by_hand),
+                                       cmocka_unit_test(jains_index)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

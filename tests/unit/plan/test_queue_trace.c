@@ -1,5 +1,5 @@
-/* Traces of jobs: columns by either name and in any order, quotes, ties, run times that are drawn,
- * a file larger than the first buffer, and each fault by its line. */
+/* Traces of jobs: columns under either name and in any order, quotes, ties, run times that are
+ * drawn, a file larger than the first buffer, and each fault reported with its line. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ static const char *written(char path[64], const char *text) {
     return path;
 }
 
-/* runtimes NULL: none. */
+/* runtimes NULL: there are none. */
 static lt_err read_text(lt_queue_job **out, size_t *n, const char *text, const char *runtimes,
                         uint64_t seed) {
     char path[64], times[64] = "";
@@ -47,8 +47,8 @@ static lt_err read_text(lt_queue_job **out, size_t *n, const char *text, const c
 static void jobs_come_in_order_of_arrival(void **state) {
     static const char *const texts[] = {
         "tenant,arrival_s,gpus,run_s\nbc,5,2,10\na,1,1,3.5\na,5,4,7\na,0.5,8,0\n",
-        /* Other names, another order, a column that is not read, lines ended by \r\n, no last
-         * end. */
+        /* Other names, another order, an unused column, lines ended by \r\n, no final line
+         * break. */
         "run_s,note,scale_factor,vc,arrival_s\r\n10,\"x,y\",2,bc,5\r\n3.5,,1,a,1\r\n"
         "7,\"\",4,a,5\r\n0,z,8,a,0.5"};
     static const struct {
@@ -104,7 +104,7 @@ static void run_times_are_drawn(void **state) {
 }
 
 /* 100,000 jobs: 1.8 MB. */
-static void long_files_are_read_whole(void **state) {
+static void long_files_are_read_completely(void **state) {
     const size_t lines = 100000;
     char *text = malloc(lines * 24 + 64);
     size_t used = 0, n = 0;
@@ -174,6 +174,6 @@ static void faults_are_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_come_in_order_of_arrival), cmocka_unit_test(run_times_are_drawn),
-        cmocka_unit_test(long_files_are_read_whole), cmocka_unit_test(faults_are_named)};
+        cmocka_unit_test(long_files_are_read_completely), cmocka_unit_test(faults_are_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

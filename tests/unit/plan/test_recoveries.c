@@ -1,6 +1,6 @@
-/* Recoveries that a launcher has measured, as the simulation reads them: the slope by SciPy's
- * theilslopes, the test of two samples by its ks_2samp(method="exact") (SciPy 1.17), and what a
- * failure costs against closed forms and a simulation in NumPy. */
+/* Recoveries that a launcher measured, as the simulation reads them: the slope against SciPy's
+ * theilslopes, the two-sample test against its ks_2samp(method="exact") (SciPy 1.17), and the
+ * cost of a failure against closed forms and a simulation in NumPy. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@ static void close_to(double got, double want, double tolerance) {
     }
 }
 
-/* A recovery whose phases before the last take 0.1, 0.2, ... 0.6 seconds. */
+/* Write a recovery whose phases before the last take 0.1, 0.2, ... 0.6 seconds. */
 static void put(FILE *f, const char *kind, double recompute, int lost, const char *without) {
     for (int i = 0; i < LT_RECOVERY_PHASES; i++) {
         if (strcmp(lt_recovery_names[i], without) == 0) {
@@ -64,8 +64,8 @@ static void recoveries_are_read(void **state) {
     fputs("{\"event\":\"start\",\"ranks\":2}\n\n", f);
     for (size_t i = 0; i < 6; i++) {
         put(f, "killed", again[i], lost[i], "");
-        put(f, "grow", 100.0, 2, ""); /* No fault. */
-        /* Interrupted by the next one. */
+        put(f, "grow", 100.0, 2, ""); /* It is not a fault. */
+        /* It is interrupted by the next one. */
         fputs("{\"event\":\"phase\",\"phase\":\"detect\",\"seconds\":50}\n", f);
     }
     assert_int_equal(load(&r, f, path), LT_OK);
@@ -84,7 +84,7 @@ static void recoveries_are_read(void **state) {
     lt_plan_recoveries_close(&r);
 }
 
-static void a_step_is_unknown_where_all_lost_the_same(void **state) {
+static void the_step_time_is_unknown_if_all_lost_the_same(void **state) {
     char path[64];
     FILE *f = begin(path);
     lt_plan_recoveries r;
@@ -111,10 +111,10 @@ static void refused(const char *text, lt_err want, const char *because) {
     lt_plan_recoveries_close(&r);
 }
 
-static void what_is_no_recovery_is_refused(void **state) {
+static void incomplete_recoveries_are_refused(void **state) {
     lt_plan_recoveries r;
     (void)state;
-    for (int i = 0; i < LT_RECOVERY_PHASES; i++) { /* Each phase is needed. */
+    for (int i = 0; i < LT_RECOVERY_PHASES; i++) { /* Each phase is required. */
         char path[64], want[64];
         FILE *f = begin(path);
         put(f, "killed", 1.0, 1, lt_recovery_names[i]);
@@ -135,7 +135,7 @@ static void what_is_no_recovery_is_refused(void **state) {
     lt_plan_recoveries_close(&r);
 }
 
-static void the_test_is_scipys(void **state) {
+static void the_test_equals_scipy(void **state) {
     static const double a[] = {0.12, 0.35, 0.41, 0.58, 0.77, 0.93, 1.4};
     static const double b[] = {0.05, 0.2, 0.36, 0.9, 1.1, 1.2, 1.5, 1.6, 2.2, 2.5, 3.0};
     static const double ties[] = {0.35, 0.35, 0.93};
@@ -162,7 +162,7 @@ static void the_test_is_scipys(void **state) {
     }
 }
 
-/* Restarts of no time and of a second; ten steps of a second between saves. */
+/* Restarts take no time or a second; ten steps of a second between saves. */
 static lt_plan_sim_result simulated(double mtbf_s, const lt_plan_recoveries *r, lt_plan_sim *s) {
     lt_plan_sim_result out;
     *s = (lt_plan_sim){.mtbf_s = mtbf_s,
@@ -193,7 +193,7 @@ static void a_failure_costs_its_restart_and_its_steps(void **state) {
     const lt_plan_recoveries r = {.all = all, .n = 4, .step_s = 1.0, .restart_s = 0.5};
     lt_plan_sim s;
     (void)state;
-    /* Failures are rare: they come at any of the ten steps, and whole steps are made again. */
+    /* Failures are rare: they happen at any of the ten steps, and whole steps are repeated. */
     lt_plan_sim_result out = simulated(10000.0, &r, &s);
     close_to(mean_of(&out), 0.5 + 5.5, 0.1);
     close_to(out.ettr_mean / lt_plan_ettr_exact(10000.0, 0.0, 0.5, 10.0), 1.0, 1e-3);
@@ -205,20 +205,20 @@ static void a_failure_costs_its_restart_and_its_steps(void **state) {
     free(out.lost_s);
 }
 
-static void failures_while_steps_are_made_again(void **state) {
+static void failures_while_steps_are_repeated(void **state) {
     lt_plan_recovery all[] = {{.restart_s = 0.0}};
     const lt_plan_recoveries r = {.all = all, .n = 1, .step_s = 1.0};
     lt_plan_sim s;
     (void)state;
-    /* Three failures an interval: only the last one of a chain counts, up to the furthest step.
+    /* Three failures per interval: only the last one of a chain counts, up to the furthest step.
      * 5.504: 300,000 chains in NumPy; 3.33 if each failure counted for itself. */
     lt_plan_sim_result out = simulated(10.0 / 3.0, &r, &s);
     close_to(mean_of(&out), 5.504, 0.06);
     free(out.lost_s);
 }
 
-/* A restart that takes as long as the time between failures is often interrupted, and is not drawn
- * less often for that: those that were measured are already those that came to their end. */
+/* A restart that takes as long as the time between failures is often interrupted, but is not
+ * drawn less often for that: the measured restarts are already those that were completed. */
 static void long_restarts_are_drawn_as_often(void **state) {
     lt_plan_recovery all[] = {{.restart_s = 0.0}, {.restart_s = 50.0}};
     const lt_plan_recoveries r = {.all = all, .n = 2, .step_s = 10.0, .restart_s = 25.0};
@@ -235,12 +235,13 @@ static void long_restarts_are_drawn_as_often(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(recoveries_are_read),
-                                       cmocka_unit_test(a_step_is_unknown_where_all_lost_the_same),
-                                       cmocka_unit_test(what_is_no_recovery_is_refused),
-                                       cmocka_unit_test(the_test_is_scipys),
-                                       cmocka_unit_test(a_failure_costs_its_restart_and_its_steps),
-                                       cmocka_unit_test(long_restarts_are_drawn_as_often),
-                                       cmocka_unit_test(failures_while_steps_are_made_again)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(recoveries_are_read),
+        cmocka_unit_test(the_step_time_is_unknown_if_all_lost_the_same),
+        cmocka_unit_test(incomplete_recoveries_are_refused),
+        cmocka_unit_test(the_test_equals_scipy),
+        cmocka_unit_test(a_failure_costs_its_restart_and_its_steps),
+        cmocka_unit_test(long_restarts_are_drawn_as_often),
+        cmocka_unit_test(failures_while_steps_are_repeated)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

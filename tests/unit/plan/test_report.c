@@ -1,7 +1,7 @@
-/* The report's pictures say what the plan says: bars are as long as their values, on one scale; the
- * dashed line is the GPU's memory; the schedule has each forward and backward; the curve of strong
- * scaling is that of other searches, on logarithmic axes; boxes of the map end where the ranks
- * do. */
+/* The pictures of the report show what the plan says: bars are as long as their values, on one
+ * scale; the dashed line is the GPU's memory; the schedule has each forward and backward pass;
+ * the curve of strong scaling is that of separate searches, on logarithmic axes; boxes of the map
+ * end where the ranks do. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -64,7 +64,7 @@ static void done(void) {
     lt_plan_report_close(&r);
 }
 
-/* The picture of that label, as a text of its own; free it. */
+/* The picture with that label, as a separate text; free it. */
 static char *picture(const char *label) {
     char begin[96];
     snprintf(begin, sizeof begin, "aria-label='%s'", label);
@@ -91,7 +91,7 @@ static int bars_of(const char *svg, bar *out) {
     return n;
 }
 
-/* Where the text is that begins so; false: it is not there. */
+/* The place of the text that begins with these words; false: there is none. */
 static bool find_text(const char *svg, const char *words, double *x, double *y) {
     char end[128];
     snprintf(end, sizeof end, "'>%s", words);
@@ -112,7 +112,7 @@ static void one_scale(const char *label, bool memory) {
     double scale, x, y, line = 0;
     char frame[128];
     assert_int_equal(bars_of(svg, bars), n_rows * n_parts);
-    /* The longest, or the GPU's memory, takes all but 2 % of the room. */
+    /* The longest bar, or the GPU's memory, takes all but 2 % of the width. */
     scale = (WIDE - LEFT - 100) / 1.02 /
             (memory ? r.cluster.gpu.memory_bytes : r.found.best[n_rows - 1].time.step_s);
     for (int i = 0; i < n_rows; i++) {
@@ -173,7 +173,7 @@ static void bars_are_as_long_as_their_values(void **state) {
     one_scale("time of a step", false);
     one_scale("memory per GPU", true);
     assert_non_null(strstr(html, "<h1>a&#60;b&#62;&#38;&#34;c on 64 &times; "));
-    assert_non_null(strstr(html, "for 2 T tokens")); /* Its number is that of the plan. */
+    assert_non_null(strstr(html, "for 2 T tokens")); /* Its number is the one in the plan. */
     char layout[128];
     const lt_plan_layout *l = &r.found.best[0].layout;
     snprintf(layout, sizeof layout, ">TP2 PP%d%s CP2 DP%d mb%lld", l->pp, l->vpp > 1 ? "x" : "",
@@ -189,9 +189,9 @@ static void bars_are_as_long_as_their_values(void **state) {
     done();
 }
 
-/* 1F1B: each micro-batch forward and backward on each stage; none begins before the one before it
- * has ended. */
-static void the_schedule_is_whole(void **state) {
+/* 1F1B: each micro-batch runs forward and backward on each stage, and none begins before the
+ * previous one has ended. */
+static void the_schedule_is_complete(void **state) {
     static bar bars[MOST];
     const lt_plan_query q = {.gpus = 64,
                              .batch_seqs = 640,
@@ -240,7 +240,8 @@ static int count(const char *text, const char *what) {
     return n;
 }
 
-/* Interleaved stages take micro-batches by the number of stages: 20 of at most 24. */
+/* Interleaved stages take micro-batches in groups of as many as there are stages: 20 of at most
+ * 24. */
 static void interleaved_stages_show_whole_groups(void **state) {
     static bar bars[MOST];
     const lt_plan_query q = {.gpus = 40,
@@ -262,7 +263,7 @@ static void interleaved_stages_show_whole_groups(void **state) {
     done();
 }
 
-/* The axis has five labels, the curve of saves its points above it. */
+/* The axis has five labels, and the curve of saves has its points above it. */
 static void the_curve_of_saves_is_drawn(void **state) {
     const lt_plan_query q = {.gpus = 64,
                              .batch_seqs = 256,
@@ -302,7 +303,7 @@ static void scaling_is_that_of_other_searches(void **state) {
     load("llama3-8b", "dgx-h100", q, false);
     draw();
     char *const svg = picture("strong scaling");
-    for (int64_t count = 3; count <= 192; count *= 2) { /* Halves of 24, and its doubles. */
+    for (int64_t count = 3; count <= 192; count *= 2) { /* Halves and doubles of 24. */
         lt_plan_query other = q;
         lt_plan_found f = {0};
         char words[32];
@@ -338,7 +339,7 @@ static void scaling_is_that_of_other_searches(void **state) {
     near("the second, below the line by its efficiency",
          (point[0][1] - point[1][1]) / (at[1] - at[3]),
          log(speed[1] / speed[0]) / log(gpus[n - 1] / gpus[0]), 2e-3);
-    assert_int_equal(count(svg, "r='6'"), 1); /* The one that was asked for. */
+    assert_int_equal(count(svg, "r='6'"), 1); /* The requested one. */
     free(svg);
     done();
 }
@@ -370,7 +371,7 @@ static void the_map_ends_where_ranks_do(void **state) {
     near("pipeline", bars[2].x + bars[2].width, LEFT + whole, 0.02);
     assert_true(find_text(svg, "data x 8<", &x, &y));
     near("the second row", y, 51, 0.1);
-    assert_true(find_text(svg, "links: 8<", &x, &y)); /* Of the eight GPUs of a node. */
+    assert_true(find_text(svg, "links: 8<", &x, &y)); /* Between the eight GPUs of a node. */
     assert_int_equal(sscanf(strstr(svg, "<line x1='"), "<line x1='%lf'", &line), 1);
     near("links", line, LEFT + whole * log2(9) / log2(65), 0.1);
     near("their text", x, line, 0.1);
@@ -381,7 +382,7 @@ static void the_map_ends_where_ranks_do(void **state) {
     assert_int_equal(count(svg, "class='limit'"), ends);
     assert_non_null(strstr(svg, "neighbouring ranks, logarithmic"));
     free(svg);
-    r.found.best[0].layout.dp_outer = true; /* Llama 3's. */
+    r.found.best[0].layout.dp_outer = true; /* Llama 3's order. */
     draw();
     svg = picture("layout on the topology");
     assert_int_equal(bars_of(svg, bars), 3);
@@ -391,8 +392,9 @@ static void the_map_ends_where_ranks_do(void **state) {
     done();
 }
 
-/* A schedule that cannot be simulated is an error, and not a layout without a pipeline. */
-static void a_pipeline_that_fails_is_no_absence(void **state) {
+/* A schedule that cannot be simulated is an error, and does not mean a layout without a
+ * pipeline. */
+static void a_pipeline_that_fails_is_an_error(void **state) {
     char path[] = "/tmp/lateen-report-XXXXXX";
     const lt_plan_query q = {.gpus = 64,
                              .batch_seqs = 256,
@@ -410,7 +412,7 @@ static void a_pipeline_that_fails_is_no_absence(void **state) {
     assert_int_equal(l->pp, 2);
     l->schedule = LT_PLAN_INTERLEAVED;
     l->vpp = 2;
-    l->accum = 3; /* No multiple of the stages. */
+    l->accum = 3; /* Not a multiple of the stages. */
     assert_int_equal(lt_plan_report_html(&r, path), LT_ERR_ARG);
     unlink(path);
     done();
@@ -419,12 +421,12 @@ static void a_pipeline_that_fails_is_no_absence(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bars_are_as_long_as_their_values),
-        cmocka_unit_test(the_schedule_is_whole),
+        cmocka_unit_test(the_schedule_is_complete),
         cmocka_unit_test(interleaved_stages_show_whole_groups),
         cmocka_unit_test(the_curve_of_saves_is_drawn),
         cmocka_unit_test(scaling_is_that_of_other_searches),
         cmocka_unit_test(the_map_ends_where_ranks_do),
-        cmocka_unit_test(a_pipeline_that_fails_is_no_absence),
+        cmocka_unit_test(a_pipeline_that_fails_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ static lt_plan_model model(const char *name) {
     return m;
 }
 
-static void collectives_keep_their_forms(void **state) {
+static void collectives_follow_their_closed_forms(void **state) {
     lt_plan_cluster c = cluster("dgx-h100");
     const double s = 1e9;
     (void)state;
@@ -48,9 +48,9 @@ static void collectives_keep_their_forms(void **state) {
     near(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, s, 8, 1), 2.0 * 7 / 8 * s / 450e9, 1e-9);
     near(lt_plan_collective_s(&c, LT_PLAN_ALL_GATHER, s, 8, 1), 7.0 / 8 * s / 450e9, 1e-9);
     near(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, s, 64, 8), 2.0 * 63 / 64 * s / 50e9,
-         1e-9); /* One rank a node: all on NICs. */
+         1e-9); /* One rank per node: everything goes through NICs. */
     near(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, s, 64, 1), 2.0 * 7 / 8 * (s / 8) / 50e9,
-         0.15); /* Eight NICs a node share. */
+         0.15); /* The eight NICs of a node share it. */
     near(lt_plan_collective_s(&c, LT_PLAN_SEND, s, 2, 8), s / 50e9, 1e-9);
     assert_true(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, s, 1, 1) == 0);
     /* Measured: 8 x H100, ring, 370 GB/s of bus bandwidth (research/planner.md 7.2). */
@@ -59,9 +59,9 @@ static void collectives_keep_their_forms(void **state) {
          0.20);
 }
 
-/* An all-reduce of 8 GPUs of one node, as nccl-tests measured its bus bandwidth (Bekman, ML
- * Engineering): most sizes of training are too small for the links' full rate. */
-static void messages_of_training_pay_for_their_steps(void **state) {
+/* An all-reduce of 8 GPUs of one node, with the bus bandwidth that nccl-tests measured (Bekman,
+ * ML Engineering): most sizes in training are too small for the full rate of the links. */
+static void messages_of_training_include_latency(void **state) {
     static const struct {
         const char *gpu;
         double mib, gbps;
@@ -83,8 +83,9 @@ static void oversubscription_hurts_all_to_all_most(void **state) {
     const double spread = lt_plan_collective_s(&seven, LT_PLAN_ALL_TO_ALL, 1e9, 8192, 1) /
                           lt_plan_collective_s(&flat, LT_PLAN_ALL_TO_ALL, 1e9, 8192, 1);
     (void)state;
-    assert_true(ring < 1.1); /* 512 members in a zone: the uplinks carry 1/512 of them at a time. */
-    assert_true(spread > 3.0); /* Half of 8,192 ranks are outside one's zone: 7 / 2. */
+    /* 512 members are in a zone: the uplinks carry 1/512 of them at a time. */
+    assert_true(ring < 1.1);
+    assert_true(spread > 3.0); /* Half of 8,192 ranks are outside the zone of a rank: 7 / 2. */
 }
 
 static void parts_sum_to_the_step(void **state) {
@@ -135,17 +136,17 @@ static void the_search_finds_what_meta_ran(void **state) {
     (void)state;
     assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_OK);
     assert_true(f.n_fit > 0);
-    assert_int_equal(f.best[0].layout.tp, 8); /* What Meta ran: TP 8, PP 16. */
+    assert_int_equal(f.best[0].layout.tp, 8); /* Meta ran TP 8, PP 16. */
     lt_plan_found_free(&f);
 }
 
-static void trends_are_those_of_the_papers(void **state) {
+static void trends_follow_the_papers(void **state) {
     const lt_plan_cluster c = cluster("dgx-h100");
     const lt_plan_model m = model("gpt3-175b");
     double before = 1;
     (void)state;
     for (int64_t gpus = 512; gpus <= 8192;
-         gpus *= 2) { /* MegaScale table 2: the batch fixed, MFU falls with GPUs. */
+         gpus *= 2) { /* MegaScale table 2: with a fixed batch, MFU falls with more GPUs. */
         lt_plan_query q = {.gpus = gpus,
                            .batch_seqs = 6144,
                            .zero = 1,
@@ -196,7 +197,7 @@ static void contradictions_are_named(void **state) {
     assert_int_equal(lt_plan_layout_check(&l, &m, &c), LT_ERR_ARG);
 }
 
-static void degrees_asked_for_name_what_they_contradict(void **state) {
+static void requested_degrees_that_contradict_are_named(void **state) {
     static const struct {
         lt_plan_query q;
         const char *word; /* NULL: they contradict nothing. */
@@ -290,8 +291,8 @@ static void rails_keep_traffic_on_one_hop(void **state) {
         "    - {gpus: 32, oversubscription: 4, latency_us: 6}\n";
     const lt_plan_cluster a = cluster_from(plain), b = cluster_from(rails);
     (void)state;
-    /* 32 nodes hang on the same eight rail switches: an all-to-all of 256 GPUs does not see what is
-     * above them. */
+    /* 32 nodes are connected to the same eight rail switches, so an all-to-all of 256 GPUs does
+     * not use what is above them. */
     near(lt_plan_collective_s(&a, LT_PLAN_ALL_TO_ALL, 1e9, 256, 1) /
              lt_plan_collective_s(&b, LT_PLAN_ALL_TO_ALL, 1e9, 256, 1),
          4.0 * 224 / 255, 0.01);
@@ -330,8 +331,8 @@ static void schedules_are_searched_as_asked(void **state) {
     assert_true(step_s[0] <= 1.001 * step_s[1 + LT_PLAN_INTERLEAVED]);
 }
 
-/* Closed form and simulation agree on uniform stages; slow storage shows as waiting for data, to
- * the byte. */
+/* Closed form and simulation agree on uniform stages; slow storage is seen as waiting for data,
+ * to the byte. */
 static void simulated_steps_and_slow_storage(void **state) {
     lt_plan_cluster c = cluster("dgx-h100");
     const lt_plan_model m = model("llama3-70b");
@@ -359,8 +360,8 @@ static void simulated_steps_and_slow_storage(void **state) {
 }
 
 static void serving_is_near_published_figures(void **state) {
-    /* TensorRT-LLM 1.0, Llama 3.1 8B FP8 on one H100, 1000/1000: 15,220 output tokens/s. vLLM 0.19,
-     * BF16, one stream: 6.44 ms. */
+    /* TensorRT-LLM 1.0, Llama 3.1 8B FP8 on one H100, 1000/1000: 15,220 output tokens/s. vLLM
+     * 0.19, BF16, one stream: 6.44 ms. */
     const lt_plan_cluster c = cluster("h100-node");
     const lt_plan_model m = model("llama3-8b");
     const lt_plan_serve full = lt_plan_serve_estimate(
@@ -386,7 +387,7 @@ static void serving_is_near_published_figures(void **state) {
             .batch > 1024);
 }
 
-/* 24 of 32 layers keep the last 500 tokens only: of 1,500 they keep a third, so a sequence takes
+/* 24 of 32 layers keep only the last 500 tokens: of 1,500 they keep a third, so a sequence takes
  * (8 + 24 / 3) / 32 of its memory. */
 static void layers_with_windows_keep_fewer_tokens(void **state) {
     const lt_plan_cluster c = cluster("h100-node");
@@ -405,7 +406,7 @@ static void layers_with_windows_keep_fewer_tokens(void **state) {
     near(lt_plan_serve_estimate(&m, &c, &q).kv_bytes_token, all.kv_bytes_token, 1e-12);
 }
 
-/* ---- What is searched ---- */
+/* ---- The space of the search ---- */
 
 /* 8 GPUs whose memory holds everything. */
 static lt_plan_cluster roomy(void) {
@@ -414,15 +415,15 @@ static lt_plan_cluster roomy(void) {
     return c;
 }
 
-/* Of the layouts that a query leaves open: which values of a degree are met. */
-static void the_space_is_searched_whole(void **state) {
+/* Among the layouts that a query leaves open, the values of each degree that occur. */
+static void the_whole_space_is_searched(void **state) {
     static const struct {
         lt_plan_query q;
-        int zeros, recomputes, pps; /* Bit i: the value i is met. */
+        int zeros, recomputes, pps; /* Bit i: the value i occurs. */
         int64_t micro_max;
         int sp; /* Bit 0: without, bit 1: with sequence parallelism. */
     } rows[] = {
-        /* One GPU shards nothing; micro-batches go to 64. */
+        /* One GPU shards nothing; micro-batches go up to 64. */
         {{.gpus = 1, .batch_seqs = 128, .zero = -1, .recompute = -1}, 1, 7, 2, 64, 1},
         {{.gpus = 8, .batch_seqs = 16, .zero = -1, .recompute = -1, .tp = 1, .pp = 1, .cp = 1},
          1 << 1 | 1 << 3,
@@ -430,7 +431,7 @@ static void the_space_is_searched_whole(void **state) {
          2,
          2,
          1},
-        /* FSDP goes without a pipeline only. */
+        /* FSDP only works without a pipeline. */
         {{.gpus = 8, .batch_seqs = 16, .zero = -1, .recompute = -2, .tp = 1, .pp = 2, .cp = 1},
          1 << 1,
          3,
@@ -497,7 +498,7 @@ static void the_space_is_searched_whole(void **state) {
     }
 }
 
-/* A sequence is split where each rank keeps 8,192 tokens. */
+/* A sequence is split if each rank keeps 8,192 tokens. */
 static void long_sequences_are_split(void **state) {
     static const struct {
         int64_t seq;
@@ -524,7 +525,7 @@ static void long_sequences_are_split(void **state) {
     }
 }
 
-static void the_nearest_layout_is_told(void **state) {
+static void the_nearest_layout_is_named(void **state) {
     const lt_plan_model m = model("llama3-8b");
     lt_plan_cluster c = roomy();
     const lt_plan_query q = {.gpus = 8,
@@ -592,23 +593,23 @@ static void queries_that_contradict_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(collectives_keep_their_forms),
-        cmocka_unit_test(messages_of_training_pay_for_their_steps),
+        cmocka_unit_test(collectives_follow_their_closed_forms),
+        cmocka_unit_test(messages_of_training_include_latency),
         cmocka_unit_test(oversubscription_hurts_all_to_all_most),
         cmocka_unit_test(parts_sum_to_the_step),
         cmocka_unit_test(the_search_finds_what_meta_ran),
-        cmocka_unit_test(trends_are_those_of_the_papers),
+        cmocka_unit_test(trends_follow_the_papers),
         cmocka_unit_test(contradictions_are_named),
-        cmocka_unit_test(degrees_asked_for_name_what_they_contradict),
+        cmocka_unit_test(requested_degrees_that_contradict_are_named),
         cmocka_unit_test(bad_clusters_are_refused),
         cmocka_unit_test(rails_keep_traffic_on_one_hop),
         cmocka_unit_test(schedules_are_searched_as_asked),
         cmocka_unit_test(simulated_steps_and_slow_storage),
         cmocka_unit_test(serving_is_near_published_figures),
         cmocka_unit_test(layers_with_windows_keep_fewer_tokens),
-        cmocka_unit_test(the_space_is_searched_whole),
+        cmocka_unit_test(the_whole_space_is_searched),
         cmocka_unit_test(long_sequences_are_split),
-        cmocka_unit_test(the_nearest_layout_is_told),
+        cmocka_unit_test(the_nearest_layout_is_named),
         cmocka_unit_test(queries_that_contradict_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
