@@ -1,6 +1,6 @@
-/* Agents: what ranks of one node have written arrives on the next node, whole or not at all; who
- * does not know the token, lies about a checksum or names a path is refused. Each agent is a
- * process. */
+/* Agents: what ranks of one node write arrives on the next node, completely or not at all; a
+ * client that does not know the token, sends a false checksum or names a path is refused. Each
+ * agent is a process. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -96,8 +96,9 @@ static int close_all(void **state) {
     return lt_file_remove_tree(root) == LT_OK ? 0 : -1;
 }
 
-/* Both ways; the newest two are kept; a folder that is not complete yet is left alone. */
-static void arrives(void **state) {
+/* In both directions; the newest two are kept; a folder that is not complete yet is left
+ * alone. */
+static void snapshots_arrive(void **state) {
     char path[LT_PATH_BYTES], *text = NULL;
     size_t bytes;
     (void)state;
@@ -120,8 +121,8 @@ static void arrives(void **state) {
     assert_false(there("node-1/kept/rank-0/step-000000005.e1.tmp"));
 }
 
-/* An agent that was killed and is started again sends what came meanwhile. */
-static void comes_back(void **state) {
+/* An agent that was killed and is started again sends what was written meanwhile. */
+static void a_restarted_agent_catches_up(void **state) {
     (void)state;
     (void)kill(agents[0], SIGKILL);
     assert_int_equal(waitpid(agents[0], NULL, 0), agents[0]);
@@ -131,8 +132,8 @@ static void comes_back(void **state) {
 }
 
 /* An agent that is told to end leaves the memory to the launcher. One whose launcher was killed
- * removes it, also if threads of the launcher still run, so that it is still the parent. */
-static void orphan(void **state) {
+ * removes it, even if threads of the launcher still run, so that it is still the parent. */
+static void an_orphan_removes_the_memory(void **state) {
     (void)state;
     (void)kill(agents[0], SIGTERM);
     assert_int_equal(waitpid(agents[0], NULL, 0), agents[0]);
@@ -147,7 +148,7 @@ static void orphan(void **state) {
     wait_until("node-0/agent", true);
 }
 
-/* What the agent of node 1 answers; "": it has closed the connection. */
+/* The answer of the agent of node 1; "": it has closed the connection. */
 static void say(char answer[8], const char *text, size_t bytes) {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     char path[LT_PATH_BYTES], *address = NULL;
@@ -165,7 +166,7 @@ static void say(char answer[8], const char *text, size_t bytes) {
     (void)close(fd);
 }
 
-static void refuses(void **state) {
+static void bad_clients_are_refused(void **state) {
     /* xxh3 of "abc" is 78af5f94892f3950. */
     static const struct {
         const char *text;
@@ -206,7 +207,7 @@ static void refuses(void **state) {
             fail_msg("case %zu: '%s'", i, answer);
         }
     }
-    memset(endless, 'x', 100000); /* A head without an end. */
+    memset(endless, 'x', 100000); /* A header without an end. */
     say(answer, endless, 100000);
     assert_string_equal(answer, "");
     free(endless);
@@ -224,8 +225,8 @@ typedef struct {
     char root[64];
 } machine;
 
-/* This program, with its standard input and output held by the test, as another machine: its memory
- * has a name of its own. */
+/* Start this program, with its standard input and output held by the test, as another machine:
+ * its memory has a name of its own. */
 static void start_machine(machine *m, int node, int n, bool keep, const char *token) {
     int in[2], out[2];
     char program[LT_REMOTE_PROGRAM], text[512], said[64] = "";
@@ -281,7 +282,7 @@ static void end_machine(machine *m, const char *how) {
     assert_false(lt_file_exists(m->root)); /* Nothing of it is left. */
 }
 
-/* As `there`, of a machine. */
+/* The same as `there`, for a machine. */
 static void wait_on(const machine *m, const char *name, bool want) {
     (void)snprintf(root, sizeof root, "%s", m->root);
     wait_until(name, want);
@@ -292,8 +293,8 @@ static void write_on(const machine *m, const char *folder) {
     publish(folder);
 }
 
-/* Each machine sends to all others that it knows; one that starts anew gets all again. */
-static void machines(void **state) {
+/* Each machine sends to all others that it knows; one that starts anew gets everything again. */
+static void machines_send_to_each_other(void **state) {
     machine m[3];
     char was[sizeof root];
     (void)state;
@@ -308,7 +309,8 @@ static void machines(void **state) {
     tell(&m[0], "peer 2 %s\n", m[2].address);
     wait_on(&m[2], "node-2/kept/rank-0/step-000000005/weights", true);
 
-    /* Its end is told; the next one sends to whoever is left, and to its successor all there is. */
+    /* Its end is reported; the next one sends to all that are left, and everything to its
+     * successor. */
     end_machine(&m[1], "signal 15\n");
     tell(&m[0], "peer 1 -\n");
     write_on(&m[0], "node-0/own/rank-0/step-000000010");
@@ -318,7 +320,7 @@ static void machines(void **state) {
     wait_on(&m[1], "node-1/kept/rank-0/step-000000005/weights", true);
     wait_on(&m[1], "node-1/kept/rank-0/step-000000010/weights", true);
 
-    /* Killed, it keeps what it has, if it is told to. */
+    /* When killed, it keeps what it has, if it was told to. */
     write_on(&m[1], "node-1/own/rank-1/step-000000010");
     (void)kill(m[1].pid, SIGKILL);
     assert_int_equal(waitpid(m[1].pid, NULL, 0), m[1].pid);
@@ -331,7 +333,7 @@ static void machines(void **state) {
     start_machine(&m[1], 1, 3, false, TOKEN);
     wait_on(&m[1], "node-1/own/rank-1", false);
 
-    end_machine(&m[0], NULL); /* The launcher is gone. */
+    end_machine(&m[0], NULL); /* The launcher has ended. */
     end_machine(&m[1], NULL);
     end_machine(&m[2], "signal 2\n");
     memcpy(root, was, sizeof root);
@@ -339,8 +341,11 @@ static void machines(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arrives),  cmocka_unit_test(comes_back), cmocka_unit_test(refuses),
-        cmocka_unit_test(machines), cmocka_unit_test(orphan),
+        cmocka_unit_test(snapshots_arrive),
+        cmocka_unit_test(a_restarted_agent_catches_up),
+        cmocka_unit_test(bad_clients_are_refused),
+        cmocka_unit_test(machines_send_to_each_other),
+        cmocka_unit_test(an_orphan_removes_the_memory),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

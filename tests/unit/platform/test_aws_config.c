@@ -1,4 +1,5 @@
-/* Keys, regions and endpoints from where the AWS command line finds them; which one counts. */
+/* Keys, regions and endpoints from the places where the AWS command line finds them, and their
+ * precedence. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,11 +65,11 @@ static lt_err get(lt_aws_config *c, const char *profile) {
     return lt_aws_config_read(c, &(lt_aws_wanted){profile, "", "", false});
 }
 
-static void ini(void **state) {
+static void ini_files(void **state) {
     static const char text[] = "before = 1\n# c\n; c\n[ a ]\nx = 1\ny=2 # not a comment\n\n[b]\n"
                                "s3 =\n  endpoint_url = u\n\tx = in\nx = 2\r\n x = 3\n[a]\nx = 9\n";
     static const struct {
-        const char *section, *name, *value; /* NULL: not there. */
+        const char *section, *name, *value; /* NULL: it is missing. */
     } rows[] = {{"a", "x", "9"},
                 {"a", "y", "2 # not a comment"},
                 {"b", "s3.endpoint_url", "u"},
@@ -99,7 +100,7 @@ static void ini(void **state) {
     assert_false(found);
 }
 
-static void order(void **state) {
+static void order_of_precedence(void **state) {
     lt_aws_config c;
     (void)state;
     put(credentials, "[default]\naws_access_key_id = file\naws_secret_access_key = fs\n"
@@ -117,7 +118,7 @@ static void order(void **state) {
     setenv("AWS_PROFILE", "other", 1);
     assert_int_equal(get(&c, ""), LT_OK);
     assert_string_equal(c.access, "other");
-    assert_string_equal(c.token, ""); /* Not that of other keys. */
+    assert_string_equal(c.token, ""); /* Not the token of other keys. */
     assert_string_equal(c.region, "r-2");
     assert_string_equal(c.endpoint, "");
     assert_int_equal(get(&c, "last"), LT_OK);
@@ -133,7 +134,7 @@ static void order(void **state) {
     assert_string_equal(c.endpoint, "http://all");
     setenv("AWS_REGION", "r-4", 1);
     setenv("AWS_ENDPOINT_URL_S3", "http://s3", 1);
-    assert_int_equal(get(&c, "last"), LT_OK); /* A profile that was asked for is used. */
+    assert_int_equal(get(&c, "last"), LT_OK); /* A profile that was requested is used. */
     assert_string_equal(c.access, "last");
     assert_string_equal(c.region, "r-4");
     assert_string_equal(c.endpoint, "http://s3");
@@ -143,7 +144,7 @@ static void order(void **state) {
     assert_string_equal(c.endpoint, "http://own");
 }
 
-static void missing(void **state) {
+static void missing_keys(void **state) {
     lt_aws_config c;
     (void)state;
     assert_int_equal(get(&c, ""), LT_ERR_NOT_FOUND);
@@ -163,7 +164,7 @@ static void missing(void **state) {
     assert_null(strstr(lt_error_message(), "hidden"));
 }
 
-/* Keys in both files: those of the credentials count. */
+/* Keys in both files: those of the credentials file count. */
 static void credentials_before_config(void **state) {
     lt_aws_config c;
     (void)state;
@@ -175,9 +176,9 @@ static void credentials_before_config(void **state) {
     assert_string_equal(c.region, "r");
 }
 
-/* What botocore 1.44.8 makes of the same files: `says` is the key that it uses; an error stands
- * where it would use others than the files hold (a role's, those of a process), or none. */
-static void as_botocore(void **state) {
+/* What botocore 1.44.8 makes of the same files: `says` is the key that it uses; an error if it
+ * would use keys that are not in the files (those of a role, or of a process), or none. */
+static void keys_as_in_botocore(void **state) {
 #define KEYS "aws_access_key_id = A\naws_secret_access_key = S\n"
     static const struct {
         const char *credentials, *config, *profile, *variable, *value;
@@ -228,7 +229,7 @@ static void as_botocore(void **state) {
          "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "True", LT_OK, "A", "us-east-1", "", ""},
         {"[default]\n" KEYS "ignore_configured_endpoint_urls = true\n", "", "", "AWS_ENDPOINT_URL",
          "http://e", LT_OK, "A", "us-east-1", "", ""},
-        /* Refused here, where botocore would go elsewhere, or refuses, too. */
+        /* Refused here; botocore would go elsewhere, or refuses, too. */
         {"[default]\n" KEYS, "", "", "AWS_USE_FIPS_ENDPOINT", "true", LT_ERR_UNSUPPORTED,
          "use_fips_endpoint", "", "", ""},
         {"[default]\n" KEYS, "", "", "AWS_USE_FIPS_ENDPOINT", "false", LT_OK, "A", "us-east-1", "",
@@ -265,11 +266,11 @@ static void as_botocore(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ini),
-        cmocka_unit_test_setup(order, clear),
-        cmocka_unit_test_setup(missing, clear),
+        cmocka_unit_test(ini_files),
+        cmocka_unit_test_setup(order_of_precedence, clear),
+        cmocka_unit_test_setup(missing_keys, clear),
         cmocka_unit_test_setup(credentials_before_config, clear),
-        cmocka_unit_test_setup(as_botocore, clear),
+        cmocka_unit_test_setup(keys_as_in_botocore, clear),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -1,5 +1,6 @@
-/* The levels of checks: which value is bad by which level, on which side; what a file of levels may
- * say; which check an XID belongs to. Expected results are worked out by hand from the levels. */
+/* The levels of checks: which value is bad at which level, and in which direction; what a file of
+ * levels may contain; which check an XID belongs to. Expected results are worked out by hand from
+ * the levels. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,8 +28,8 @@ static lt_err load(const char *text) {
 
 enum { OK = LT_HEALTH_OK, W = LT_HEALTH_WARN, D = LT_HEALTH_DRAIN, E = LT_HEALTH_EVICT };
 
-/* Above: at the level and beyond; below: under it. */
-static void judged(void **state) {
+/* Above: at the level and beyond it; below: under it. */
+static void values_are_judged(void **state) {
     static const struct {
         lt_health_check_id check;
         double value;
@@ -70,7 +71,7 @@ static void judged(void **state) {
     }
 }
 
-static void files(void **state) {
+static void files_of_levels(void **state) {
     static const struct {
         const char *text, *says;
     } bad[] = {
@@ -99,11 +100,12 @@ static void files(void **state) {
     assert_int_equal(lt_check_judge(&l, LT_CHECK_GPU_TEMPERATURE, 50.0, &limit), D);
     assert_int_equal(lt_check_judge(&l, LT_CHECK_FS_FREE, 0.45, &limit), D);
     assert_int_equal(lt_check_judge(&l, LT_CHECK_FS_FREE, 0.39, &limit), E);
-    assert_int_equal(lt_check_judge(&l, LT_CHECK_GPU_CLOCK, 0.4, &limit), W); /* The table's. */
+    /* From the table. */
+    assert_int_equal(lt_check_judge(&l, LT_CHECK_GPU_CLOCK, 0.4, &limit), W);
 }
 
-/* What is printed is a file of levels that says the same. */
-static void printed(void **state) {
+/* What is printed is a file of levels with the same meaning. */
+static void levels_are_printed(void **state) {
     static lt_check_levels before;
     FILE *to = fopen(path, "we");
     (void)state;
@@ -122,7 +124,7 @@ static void printed(void **state) {
     assert_memory_equal(l.text, before.text, sizeof l.text);
 }
 
-static void xids(void **state) {
+static void checks_of_xids(void **state) {
     (void)state;
     assert_int_equal(lt_check_of_xid(48), LT_CHECK_XID_48);
     assert_int_equal(lt_check_of_xid(79), LT_CHECK_XID_79);
@@ -134,8 +136,9 @@ static void xids(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(judged), cmocka_unit_test(files),
-                                       cmocka_unit_test(printed), cmocka_unit_test(xids)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_are_judged), cmocka_unit_test(files_of_levels),
+        cmocka_unit_test(levels_are_printed), cmocka_unit_test(checks_of_xids)};
     const int fd = mkstemp(path);
     const int failed = fd >= 0 ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
     (void)close(fd);

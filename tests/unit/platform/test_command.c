@@ -46,13 +46,13 @@ static void does_not_wait(void **state) {
     free(said);
 }
 
-/* ---- Those that are waited for ---- */
+/* ---- Waiting for a program ---- */
 
 static lt_err run(char **said, const char *line, double deadline_s) {
     return lt_command_run(said, (const char *const[]){"sh", "-c", line, NULL}, deadline_s);
 }
 
-static void what_it_prints_is_read_whole(void **state) {
+static void all_output_is_read(void **state) {
     static const int lines[] = {0, 1, 1170, 1171, 20000}; /* 8,192 bytes end in line 1,171. */
     (void)state;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
@@ -84,7 +84,8 @@ static void other_ends_are_failures(void **state) {
     assert_null(said);
 }
 
-/* The message of a failure has what the program said, in a line; that of a success passes. */
+/* The message of a failure contains what the program wrote, in one line; what a successful
+ * program wrote is passed through. */
 static void messages_belong_to_the_failure(void **state) {
     static const struct {
         const char *line, *error, *passed;
@@ -130,11 +131,12 @@ static void the_deadline_is_kept(void **state) {
     }
 }
 
-/* One that prints more than is kept is ended, and what it would have said is not cut off. */
+/* A program that prints more than is kept is ended, and its output is not cut. */
 static void too_much_output(void **state) {
     char *said = NULL;
     (void)state;
-    assert_int_equal(run(&said, "head -c 67108863 /dev/zero", 120.0), LT_OK); /* 64 MiB with 0. */
+    /* 64 MiB with the final 0. */
+    assert_int_equal(run(&said, "head -c 67108863 /dev/zero", 120.0), LT_OK);
     free(said);
     said = NULL;
     assert_int_equal(run(&said, "cat /dev/zero", 120.0), LT_ERR_LIMIT);
@@ -155,7 +157,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_what_it_prints),
         cmocka_unit_test(does_not_wait),
-        cmocka_unit_test(what_it_prints_is_read_whole),
+        cmocka_unit_test(all_output_is_read),
         cmocka_unit_test(other_ends_are_failures),
         cmocka_unit_test(messages_belong_to_the_failure),
         cmocka_unit_test(the_deadline_is_kept),

@@ -1,4 +1,4 @@
-/* The controller: the table of its states and events, budgets, back-off, and what it decides of
+/* The controller: the table of its states and events, budgets, back-off, and its decision for
  * each kind of fault. Times are invented. */
 #include <setjmp.h>
 #include <signal.h>
@@ -11,9 +11,9 @@
 
 #include "platform/agent/controller.h"
 
-#define EXITED(status) ((status) << 8) /* As waitpid gives it. */
+#define EXITED(status) ((status) << 8) /* As returned by waitpid. */
 
-static void kinds(void **state) {
+static void kinds_of_faults(void **state) {
     static const struct {
         int status;
         lt_fault_kind kind;
@@ -31,8 +31,8 @@ static void kinds(void **state) {
     }
 }
 
-/* Every field of the header's table. Decisions are checked below. */
-static void table(void **state) {
+/* Every field of the table in the header. Decisions are checked below. */
+static void table_of_states(void **state) {
     enum { __ = LT_CONTROL_STATES };
     static const int next[LT_CONTROL_STATES][LT_EVENTS] = {
         /* In the order of the events: READY, FAULT, EMPTY, LATE, STOP. */
@@ -56,7 +56,7 @@ static void table(void **state) {
 
 static const lt_control_options usual = {.retries = 3, .grace_s = 10.0, .hang_s = 30.0};
 
-/* One attempt that makes steps up to `step` and ends with a fault; the action is the decision. */
+/* One attempt that takes steps up to `step` and ends with a fault; returns the decision. */
 static lt_action fault_at(lt_controller *c, lt_fault_kind kind, int status, int64_t step,
                           double *now_s) {
     const lt_fault f = {.kind = kind, .rank = 1, .status = status, .step = step};
@@ -78,7 +78,8 @@ static void budget(void **state) {
     lt_controller_open(&c, &usual, now_s);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(fault_at(&c, LT_FAULT_KILLED, SIGKILL, 10 + i, &now_s), LT_DO_WAIT);
-        assert_true(c.until_s == now_s); /* Each made a new step: no back-off. */
+        /* Each attempt took a new step, so there is no back-off. */
+        assert_true(c.until_s == now_s);
         begin(&c, &now_s);
         assert_int_equal(c.attempt, i + 2);
     }
@@ -86,16 +87,16 @@ static void budget(void **state) {
     assert_non_null(strstr(c.why, "all 3 retries"));
 }
 
-/* A path that is not there gives the same status each time, before any step; with steps behind it
- * the run is known to be right, and goes on to its last retry. */
+/* A missing path gives the same status each time, before any step; after some steps the run is
+ * known to be right, and continues to its last retry. */
 static void starts_that_fail(void **state) {
-    enum { STATUS = 1 << 8, OTHER = 3 << 8 }; /* As waitpid has 1 and 3. */
+    enum { STATUS = 1 << 8, OTHER = 3 << 8 }; /* 1 and 3 as returned by waitpid. */
     const lt_control_options many = {.retries = 9, .grace_s = 1.0};
     lt_controller c;
     double now_s = 0.0;
     (void)state;
     lt_controller_open(&c, &many, now_s);
-    for (int i = 0; i < 4; i++) { /* Another status begins another count. */
+    for (int i = 0; i < 4; i++) { /* Another status begins a new count. */
         assert_int_equal(fault_at(&c, LT_FAULT_CRASH, i % 2 == 0 ? OTHER : STATUS, -1, &now_s),
                          LT_DO_WAIT);
         begin(&c, &now_s);
@@ -122,7 +123,7 @@ static void hardware_is_free(void **state) {
     double now_s = 0.0;
     (void)state;
     lt_controller_open(&c, &usual, now_s);
-    for (int i = 0; i < 50; i++) { /* With new steps: as often as you like. */
+    for (int i = 0; i < 50; i++) { /* With new steps, any number of times. */
         assert_int_equal(fault_at(&c, i % 2 == 0 ? LT_FAULT_SILENT : LT_FAULT_DEVICE, 0, i, &now_s),
                          LT_DO_WAIT);
         begin(&c, &now_s);
@@ -136,8 +137,8 @@ static void hardware_is_free(void **state) {
     assert_non_null(strstr(c.why, "without a new step"));
 }
 
-/* A run that grows is begun again whatever the budgets, and leaves no machine. */
-static void growth(void **state) {
+/* A run that grows is started again whatever the budgets, and loses no machine. */
+static void a_run_that_grows(void **state) {
     const lt_control_options o = {.retries = 1, .grace_s = 1.0, .requeue = true};
     lt_controller c;
     double now_s = 0.0;
@@ -152,7 +153,7 @@ static void growth(void **state) {
     assert_false(c.elsewhere);
 }
 
-/* Of two rings the outer one: a machine that fails again is left. */
+/* Of two nested limits the outer one: a machine that fails again is left out. */
 static void machines_are_left(void **state) {
     const lt_control_options one = {.retries = 3, .grace_s = 1.0, .requeue = true},
                              none = {.grace_s = 1.0, .requeue = true};
@@ -172,7 +173,7 @@ static void machines_are_left(void **state) {
     lt_controller_open(&c, &none, now_s);
     assert_int_equal(fault_at(&c, LT_FAULT_SILENT, 0, 4, &now_s), LT_DO_END);
     assert_true(c.elsewhere);
-    lt_controller_open(&c, &none, now_s); /* The program's own fault. */
+    lt_controller_open(&c, &none, now_s); /* A fault of the program itself. */
     assert_int_equal(fault_at(&c, LT_FAULT_CRASH, SIGSEGV, 4, &now_s), LT_DO_END);
     assert_false(c.elsewhere);
 }
@@ -218,21 +219,22 @@ static void back_off(void **state) {
     double now_s = 0.0;
     (void)state;
     lt_controller_open(&c, &many, now_s);
-    for (size_t i = 0; i < sizeof waits_s / sizeof *waits_s; i++) { /* Only the first has a step. */
+    /* Only the first attempt takes a step. */
+    for (size_t i = 0; i < sizeof waits_s / sizeof *waits_s; i++) {
         assert_int_equal(fault_at(&c, LT_FAULT_KILLED, SIGKILL, 5, &now_s), LT_DO_WAIT);
         assert_true(c.until_s - now_s == waits_s[i]);
         assert_int_equal(lt_controller_tick(&c, c.until_s - 0.01), LT_DO_NOTHING);
         begin(&c, &now_s);
     }
     assert_int_equal(fault_at(&c, LT_FAULT_KILLED, SIGKILL, 6, &now_s), LT_DO_WAIT);
-    assert_true(c.until_s == now_s); /* A new step ends it. */
+    assert_true(c.until_s == now_s); /* A new step ends the back-off. */
     assert_int_equal(lt_controller_event(&c, LT_ON_STOP, now_s), LT_DO_END);
 }
 
 static void deadlines(void **state) {
     lt_controller c;
     (void)state;
-    lt_controller_open(&c, &usual, 100.0); /* Starting: no rank comes. */
+    lt_controller_open(&c, &usual, 100.0); /* Starting: no rank connects. */
     assert_int_equal(lt_controller_tick(&c, 129.9), LT_DO_NOTHING);
     lt_controller_progress(&c, -1, 129.9); /* One connects. */
     assert_int_equal(lt_controller_tick(&c, 159.8), LT_DO_NOTHING);
@@ -259,7 +261,7 @@ static void first_faults(void **state) {
     assert_int_equal(c.fault.rank, 2);
     assert_int_equal(lt_controller_event(&c, LT_ON_EMPTY, 2.0), LT_DO_WAIT);
     assert_int_equal(c.used, 0);
-    lt_controller_open(&c, &usual, 0.0); /* A stop that was asked is not undone. */
+    lt_controller_open(&c, &usual, 0.0); /* A requested stop is not undone. */
     assert_int_equal(lt_controller_event(&c, LT_ON_STOP, 0.5), LT_DO_NOTHING);
     assert_int_equal(lt_controller_fault(&c, &killed, 1.0), LT_DO_TELL);
     assert_int_equal(lt_controller_event(&c, LT_ON_EMPTY, 2.0), LT_DO_END);
@@ -267,12 +269,12 @@ static void first_faults(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kinds),
-        cmocka_unit_test(table),
+        cmocka_unit_test(kinds_of_faults),
+        cmocka_unit_test(table_of_states),
         cmocka_unit_test(budget),
         cmocka_unit_test(starts_that_fail),
         cmocka_unit_test(hardware_is_free),
-        cmocka_unit_test(growth),
+        cmocka_unit_test(a_run_that_grows),
         cmocka_unit_test(machines_are_left),
         cmocka_unit_test(repeated_crashes),
         cmocka_unit_test(what_is_never_tried_again),

@@ -13,7 +13,7 @@
 #include "base/limits.h"
 #include "platform/agent/environment.h"
 
-/* The value of a name that stands there once; NULL: it is not there. */
+/* The value of a name that occurs once; NULL: it does not occur. */
 static const char *value_of(char **words, const char *name) {
     const char *found = NULL;
     for (size_t i = 0; words[i] != NULL; i++) {
@@ -48,7 +48,7 @@ static const lt_environment full = {.rank = 3,
                                     .snapshot = 40,
                                     .mtbf_s = 3600};
 
-static void values(void **state) {
+static void values_of_a_rank(void **state) {
     static const char *const own[][2] = {
         {"LATEEN_RANK", "3"},       {"LATEEN_RANKS", "5"},  {"LATEEN_FULL", "6"},
         {"LATEEN_SEGMENT", "11"},   {"LATEEN_BOARD", "12"}, {"LATEEN_STORE", "127.0.0.1:77"},
@@ -59,7 +59,7 @@ static void values(void **state) {
         {"OTHER", "kept"}, {"LATEEN_RANKING", "kept, too"}, {"XLATEEN_RANK", "x"}, {"EMPTY", ""}};
     char **words;
     (void)state;
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) { /* Of an outer launcher. */
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) { /* Those of an outer launcher. */
         assert_int_equal(setenv(own[i][0], "outer", 1), 0);
     }
     for (size_t i = 0; i < sizeof mine / sizeof *mine; i++) {
@@ -78,7 +78,7 @@ static void values(void **state) {
     lt_environment_free(NULL);
 }
 
-/* Without memory for snapshots there is nothing about it, whatever the outer launcher had. */
+/* Without memory for snapshots there is no variable about it, whatever the outer launcher had. */
 static void without_memory(void **state) {
     lt_environment e = full;
     char **words;
@@ -96,8 +96,8 @@ static void without_memory(void **state) {
     lt_environment_free(words);
 }
 
-/* On several machines there is no segment, and a rank has a number among those of its machine. */
-static void apart(void **state) {
+/* On several machines there is no segment, and a rank has an index among those of its machine. */
+static void on_several_machines(void **state) {
     lt_environment e = full;
     char **words;
     (void)state;
@@ -116,7 +116,7 @@ static void apart(void **state) {
     lt_environment_free(words);
 }
 
-/* Ranks divide the cores, unless the environment says how many threads each has. */
+/* Ranks divide the cores, unless the environment sets the number of threads per rank. */
 static void threads(void **state) {
     static const int ranks[] = {1, 2, 1000000};
     lt_environment e = full;
@@ -142,7 +142,8 @@ static void threads(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(values), cmocka_unit_test(without_memory),
-                                       cmocka_unit_test(apart), cmocka_unit_test(threads)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_of_a_rank), cmocka_unit_test(without_memory),
+        cmocka_unit_test(on_several_machines), cmocka_unit_test(threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

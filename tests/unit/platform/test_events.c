@@ -1,5 +1,5 @@
-/* Events of a run: held until the folder is known or the disk has room, then written whole and in
- * their order. */
+/* Events of a run: held until the folder is known or the disk has space, then written completely
+ * and in order. */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -38,7 +38,7 @@ static void put(lt_events *e, int attempt, int number) {
     lt_events_put(e, attempt, json_pack("{s:s, s:i}", "event", "test", "number", number));
 }
 
-/* The file has n lines, with numbers from 0 on. */
+/* Check that the file has n lines, numbered from 0 on. */
 static void holds(int n, int attempt, int restart) {
     char *text = NULL, *at;
     assert_int_equal(lt_file_read(&text, NULL, path, 1 << 20), LT_OK);
@@ -70,8 +70,8 @@ static void held_until_the_folder_is_known(void **state) {
     lt_events_open(&e, true, 4);
     put(&e, 2, 0);
     put(&e, 2, 1);
-    lt_events_put(&e, 2, NULL); /* No memory for a line. */
-    lt_events_folder(&e, "");   /* It is not known yet. */
+    lt_events_put(&e, 2, NULL); /* There is no memory for a line. */
+    lt_events_folder(&e, "");   /* The folder is not known yet. */
     assert_false(lt_file_exists(path));
     lt_events_folder(&e, folder);
     holds(2, 2, 4);
@@ -84,14 +84,14 @@ static void held_until_the_folder_is_known(void **state) {
     assert_int_equal(e.fd, -1);
     assert_false(e.wanted);
     lt_events_close(&e);
-    lt_events_open(&e, true, 4); /* A launcher that starts again adds to the file. */
+    lt_events_open(&e, true, 4); /* A launcher that starts again appends to the file. */
     lt_events_folder(&e, folder);
     put(&e, 2, 4);
     holds(5, 2, 4);
     lt_events_close(&e);
 }
 
-static void nobody_wants_them(void **state) {
+static void no_folder_is_named(void **state) {
     lt_events e;
     (void)state;
     lt_events_open(&e, false, 0);
@@ -117,7 +117,8 @@ static void limit_files_to(rlim_t bytes) {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-/* The disk has room for half a line: nothing of it stays, and the next line brings it. */
+/* The disk has space for half a line: nothing of it remains, and the line is written with the
+ * next one. */
 static void a_full_disk(void **state) {
     struct stat one, now;
     lt_events e;
@@ -132,7 +133,7 @@ static void a_full_disk(void **state) {
     put(&e, 0, 1);
     put(&e, 0, 2);
     assert_int_equal(stat(path, &now), 0);
-    limit_files_to((rlim_t)2 * (rlim_t)one.st_size - 1); /* The line, but not its end. */
+    limit_files_to((rlim_t)2 * (rlim_t)one.st_size - 1); /* The line, without its end. */
     put(&e, 0, 3);
     limit_files_to(RLIM_INFINITY);
     assert_int_equal(now.st_size, one.st_size);
@@ -144,14 +145,14 @@ static void a_full_disk(void **state) {
     limit_files_to((rlim_t)one.st_size);
     put(&e, 0, 5);
     limit_files_to(RLIM_INFINITY);
-    lt_events_close(&e); /* There is room at the end. */
+    lt_events_close(&e); /* At the end there is space. */
     holds(6, 0, 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(held_until_the_folder_is_known, begin, end),
-        cmocka_unit_test_setup_teardown(nobody_wants_them, begin, end),
+        cmocka_unit_test_setup_teardown(no_folder_is_named, begin, end),
         cmocka_unit_test_setup_teardown(a_full_disk, begin, end)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Metrics in both formats, written out by hand from their specifications; which one an Accept
- * header asks for; labels. */
+/* Metrics in both formats, written by hand from their specifications; which one an Accept header
+ * requests; labels. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@ static void what_is_accepted(void **state) {
                 {"text/plain, application/openmetrics-text;q=0.99", false},
                 {"application/openmetrics-text;q=0", false},
                 {"text/plain;q=0.1,application/openmetrics-text;q=0.2,text/plain;q=0.3", false},
-                /* Prometheus 2.5x's own. */
+                /* That of Prometheus 2.5x. */
                 {"application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;"
                  "version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
                  true}};
@@ -101,7 +101,7 @@ static void both_formats(void **state) {
     }
 }
 
-/* The room grows with the text, whatever the length of a line. */
+/* The buffer grows with the text, whatever the length of a line. */
 static void long_texts(void **state) {
     static char label[5000];
     size_t want = 0;
@@ -117,7 +117,7 @@ static void long_texts(void **state) {
         assert_int_equal(strlen(e.data), want);
     }
     lt_expo_free(&e);
-    /* A line that is longer than all room there is. */
+    /* A line that is longer than the whole buffer. */
     lt_expo_one(&e, LT_EXPO_GAUGE, "g", label, "Long.", 1);
     assert_false(e.failed);
     assert_int_equal(e.n, strlen("# HELP g Long.\n# TYPE g gauge\ng{} 1\n") + strlen(label));
@@ -125,7 +125,7 @@ static void long_texts(void **state) {
     lt_expo_free(&e);
 }
 
-/* What is cut ends with a whole character, and never with half an escape. */
+/* A text that is cut ends with a whole character, and never within an escape. */
 static void labels(void **state) {
     static const struct {
         const char *text;

@@ -1,5 +1,6 @@
-/* The work by which `lateen health --tier 2` judges cores and GPUs: the known product holds on the
- * device of this machine (tests/emu/run: the emulated GPU), and a single wrong bit is noticed. */
+/* The work with which `lateen health --tier 2` tests cores and GPUs: the known product is correct
+ * on the device of this machine (tests/emu/run: the emulated GPU), and a single wrong bit is
+ * noticed. */
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +22,7 @@
 
 #define SIDE (2 * LT_KNOWN_PERIOD)
 
-/* By whole numbers. */
+/* Computed with whole numbers. */
 static float *product(int rounds) {
     const size_t in = (size_t)SIDE * LT_KNOWN_K;
     float *a = malloc(in * sizeof *a), *b = malloc(in * sizeof *b),
@@ -94,7 +95,8 @@ static void test_device_computes_and_keeps(void **state) {
     lt_device_close(device);
 }
 
-/* A processor that computes one of its products wrong, and memory that loses a bit of one word. */
+/* A processor that computes one of its products wrongly, and memory that loses a bit of one
+ * word. */
 static struct {
     lt_backend backend;
     lt_ops ops;
@@ -140,7 +142,7 @@ static void bad_close(lt_device *device) {
     lt_device_close(device);
 }
 
-/* With a duration, sums of 64 products each, at least one; without it a single product. */
+/* With a duration, sums of 64 products each, at least one sum; without it a single product. */
 static void test_wrong_products_are_counted(void **state) {
     lt_device *device = bad_device(2, 0);
     double products = 5.0, wrong = 7.0; /* Both are added to. */
@@ -158,12 +160,12 @@ static void test_wrong_products_are_counted(void **state) {
     bad_close(device);
 }
 
-/* Five patterns, each read back once; four copies, of which the last is compared. */
+/* Five patterns, each of which is read back once; four copies, the last of which is compared. */
 static void test_lost_bits_are_counted(void **state) {
     double wrong = 3.0, up = 0.0, down = 0.0;
     lt_device *device = bad_device(0, LT_PATTERNS);
     (void)state;
-    assert_int_equal(lt_patterns_run(device, 1, &wrong), LT_OK); /* A piece at least. */
+    assert_int_equal(lt_patterns_run(device, 1, &wrong), LT_OK); /* At least one piece. */
     assert_int_equal(bad.downloads, LT_PATTERNS);
     assert_true(wrong == 4.0);
     bad_close(device);
@@ -174,7 +176,7 @@ static void test_lost_bits_are_counted(void **state) {
     bad_close(device);
 }
 
-/* The last one is splitmix64 (Vigna 2015) of the index plus the pattern's number. */
+/* The last pattern is splitmix64 (Vigna 2015) of the index plus the pattern's number. */
 static void test_patterns(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 3; i++) {
@@ -188,7 +190,7 @@ static void test_patterns(void **state) {
     assert_true(lt_pattern_word(4, 1000) == 0xC8E28BFE16044686u);
 }
 
-/* Facts of one check, and their sum. */
+/* Number of facts of one check, and their sum. */
 static int facts_of(const lt_facts *f, lt_health_check_id check, double *sum) {
     int n = 0;
     *sum = 0.0;
@@ -201,8 +203,9 @@ static int facts_of(const lt_facts *f, lt_health_check_id check, double *sum) {
     return n;
 }
 
-/* Tier 3 on the host: a fact for each core on which this process may run, by its number. Rates are
- * of gigabytes and of 10^9 operations: one core of today does 1 to 5,000 of them a second. */
+/* Tier 3 on the host: a fact for each core on which this process may run, under its number. Rates
+ * are in gigabytes and in 10^9 operations: one core of today reaches 1 to 5,000 of them per
+ * second. */
 static void test_each_core_works(void **state) {
     lt_facts f = {0};
     lt_limits l;
@@ -252,7 +255,7 @@ static void test_levels_decide_by_side(void **state) {
     assert_int_equal(lt_check_judge(l, LT_CHECK_GPU_WIDTH, 1.0, &limit), LT_HEALTH_OK);
     assert_int_equal(lt_check_judge(l, LT_CHECK_GPU_WIDTH, 0.5, &limit), LT_HEALTH_WARN);
     assert_int_equal(lt_check_judge(l, LT_CHECK_GPU_WIDTH, 0.49, &limit), LT_HEALTH_DRAIN);
-    /* A machine that computes wrong, or does not keep what is written, is worth nothing. */
+    /* A machine that computes wrongly, or does not keep what is written, is useless. */
     assert_int_equal(lt_check_judge(l, LT_CHECK_CPU_PRODUCTS, 1.0, &limit), LT_HEALTH_EVICT);
     assert_int_equal(lt_check_judge(l, LT_CHECK_GPU_PRODUCTS, 1.0, &limit), LT_HEALTH_EVICT);
     assert_int_equal(lt_check_judge(l, LT_CHECK_GPU_COPIES, 1.0, &limit), LT_HEALTH_EVICT);

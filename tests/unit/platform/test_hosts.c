@@ -1,5 +1,5 @@
-/* Ranks of other machines: the list of machines and the login command, as a user writes them; where
- * each rank is; what the launcher learns through the store; lines that come in pieces. */
+/* Ranks on other machines: the list of machines and the login command, as a user writes them; the
+ * place of each rank; what the launcher learns through the store; lines that arrive in pieces. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -41,7 +41,7 @@ static void counts_are(int rank, int n_ranks, int local, int locals) {
     assert_int_equal(b, locals);
 }
 
-static void lists(void **state) {
+static void lists_of_machines(void **state) {
     char own[300] = "", text[320];
     (void)state;
     open_hosts("", 0, "", "");
@@ -61,9 +61,9 @@ static void lists(void **state) {
     counts_are(1, 6, 1, 2);
     counts_are(2, 6, 0, 1);
     counts_are(5, 6, 2, 3);
-    counts_are(3, 4, 0, 1); /* Only four run. */
+    counts_are(3, 4, 0, 1); /* Only four are in use. */
     lt_hosts_close(&h);
-    lt_hosts_close(&h); /* One that is closed is closed again. */
+    lt_hosts_close(&h); /* Closing it twice is allowed. */
 
     /* The last ones are spare, until a rank is placed there. */
     open_hosts("a:2,b:2,c:2,d:2", 2, "", "10.0.0.9");
@@ -75,7 +75,7 @@ static void lists(void **state) {
     counts_are(3, 4, 1, 2);
     lt_hosts_close(&h);
 
-    /* This machine has two names; the other one's address is the way to it. */
+    /* This machine has two names; the address of the other one is the way to it. */
     open_hosts("localhost:2,127.0.0.2:1", 0, "", "");
     assert_true(!lt_hosts_far(&h, 0) && !lt_hosts_far(&h, 1) && lt_hosts_far(&h, 2));
     assert_string_equal(h.address, "127.0.0.1");
@@ -108,7 +108,7 @@ static void refused(const char *text, int spares, const char *login, const char 
     lt_hosts_close(&h);
 }
 
-static void refusals(void **state) {
+static void bad_lists_are_refused(void **state) {
     static const char *const names[] = {"-x",   "a b", "a'b",  "a\"b", "a$b", "a;b", "a&b", "a|b",
                                         "a<b",  "a>b", "a(b",  "a*b",  "a?b", "a!b", "a#b", "a~b",
                                         "a\tb", "a`b", "a\\b", "[a]",  ":2",  "::1"};
@@ -146,8 +146,8 @@ static void refusals(void **state) {
 
 /* ---- Starting -------------------------------------------------------------------------------- */
 
-/* The login command, and this program as the agent of this machine: they leave their words and the
- * first line of standard input. */
+/* The login command, and this program as the agent of this machine: they write their arguments
+ * and the first line of standard input to files. */
 static char left[] = "/tmp/lt_hosts_XXXXXX";
 
 static int as_agent(int argc, char **argv) {
@@ -166,7 +166,7 @@ static int as_agent(int argc, char **argv) {
     return f != NULL && fputs(line, f) >= 0 && fclose(f) == 0 ? 7 : 1;
 }
 
-/* Once it has ended: its first line; json_decref it. */
+/* The first line of a process after it has ended; json_decref it. */
 static json_t *what_came(lt_processes *p, int process, const char *words) {
     char path[128], *text = NULL;
     size_t bytes;
@@ -196,7 +196,7 @@ static void words_are(const char *login, const char *const *want) {
     lt_hosts_close(&h);
 }
 
-static void logins(void **state) {
+static void login_commands(void **state) {
     char text[1025] = "";
     (void)state;
     words_are("", (const char *const[]){"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10",
@@ -218,8 +218,8 @@ static void logins(void **state) {
     lt_hosts_close(&h);
 }
 
-/* A machine that has not started its rank in time, and never one of this machine. */
-static void late(void **state) {
+/* A machine is late if it has not started its rank in time; this machine never is. */
+static void late_machines(void **state) {
     static const struct {
         bool runs;
         int rank;
@@ -250,8 +250,8 @@ static void late(void **state) {
 
 #define S 1000000000u
 
-/* Machines have clocks of their own: what travels are ages. */
-static void sights(void **state) {
+/* Machines have different clocks, so ages are sent, not times. */
+static void signs_of_life(void **state) {
     const lt_board_room room = {.dp = 4, .least = 2, .rows = 48};
     lt_board_sight s = {
         .phase = LT_PHASE_STEPPED,
@@ -275,8 +275,8 @@ static void sights(void **state) {
     assert_string_equal(folder, "runs/x");
     assert_true(got.step_ns == 995u * (uint64_t)S);
     assert_true(got.at_ns[0] == 0 && got.at_ns[1] == 910u * (uint64_t)S);
-    assert_true(got.at_ns[4] == 1000u * (uint64_t)S); /* Of the future: now. */
-    /* Older than the clock that reads it: as early as can be, and not "never". */
+    assert_true(got.at_ns[4] == 1000u * (uint64_t)S); /* A time in the future becomes now. */
+    /* Older than the reader's clock: the earliest possible time, and not "never". */
     assert_true(lt_remote_sight_read(j, &got, &sizes, &folder, 50u * (uint64_t)S));
     assert_true(got.at_ns[1] == 1 && got.step_ns == 45u * (uint64_t)S);
     json_object_set_new(j, "phase", json_integer(LT_PHASES));
@@ -289,8 +289,9 @@ static void sights(void **state) {
     json_decref(j);
 }
 
-/* What agents tell the store of ranks on other machines comes to the board, once each. */
-static void looks(void **state) {
+/* What agents write to the store about ranks on other machines is copied to the board, once
+ * each. */
+static void signs_of_life_reach_the_board(void **state) {
     const lt_board_sight s = {.phase = LT_PHASE_LOADED, .step = 12, .suspect_step = -1};
     const lt_board_room room = {.dp = 2, .least = 1, .rows = 8};
     char token[LT_STORE_TOKEN], *text;
@@ -316,12 +317,12 @@ static void looks(void **state) {
     lt_hosts_begin(&h);
     lt_hosts_look(&h, server, board);
     assert_true(lt_board_seen(board, 1).step == 12);
-    assert_true(lt_board_seen(board, 0).step == -1); /* Of this machine: it writes itself. */
+    assert_true(lt_board_seen(board, 0).step == -1); /* A rank on this machine writes itself. */
     assert_string_equal(lt_board_folder_of(board), "/runs/y");
     assert_true(lt_board_sizes_of(board).dp == 2 && lt_board_sizes_of(board).rows == 8);
     assert_true(h.seen[1] > 0 && h.seen[0] == 0);
     lt_board_clear(board);
-    lt_hosts_look(&h, server, board); /* It is no news. */
+    lt_hosts_look(&h, server, board); /* It is not new. */
     assert_true(lt_board_seen(board, 1).step == -1);
     assert_false(lt_hosts_end(server, 1, &status));
     assert_int_equal(lt_comm_store_set(client, "end/1", "{\"status\": 9}", 13), LT_OK);
@@ -338,7 +339,7 @@ static void looks(void **state) {
     lt_hosts_close(&h);
 }
 
-static void orders(void **state) {
+static void orders_arrive_in_pieces(void **state) {
     char much[600];
     lt_orders o = {.n = 0};
     int fd[2];
@@ -366,12 +367,12 @@ static void orders(void **state) {
     assert_null(lt_orders_next(&o, fd[0], 1.0));
     assert_true(o.ended);
     before_s = lt_clock_s();
-    assert_null(lt_orders_next(&o, fd[0], 5.0)); /* Nothing is waited for any more. */
+    assert_null(lt_orders_next(&o, fd[0], 5.0)); /* There is nothing left to wait for. */
     assert_true(lt_clock_s() - before_s < 4.0);
     (void)close(fd[0]);
 }
 
-static void starts(void **state) {
+static void ranks_are_started(void **state) {
     char word[] = "lateen", verb[] = "train", odd[] = "two words", bad[] = "\xff", login[4400];
     char *argv[] = {word, verb, odd, NULL}, own[4096] = "", words[4400], folder[4096];
     char path[] = "/bin/lateen";
@@ -397,7 +398,7 @@ static void starts(void **state) {
     assert_int_equal(setenv("LT_HOSTS_LEFT", left, 1), 0);
     assert_true(readlink("/proc/self/exe", own, sizeof own - 1) > 0);
     (void)sigemptyset(&p.mask);
-    /* As with ssh, the machine's name stands first. */
+    /* As with ssh, the name of the machine is the first argument. */
     (void)snprintf(login, sizeof login, "'%s' login", own);
     open_hosts("localhost,b:2,c", 0, login, "10.0.0.9");
     assert_int_equal(lt_processes_open(&p, 4), LT_OK);
@@ -428,7 +429,7 @@ static void starts(void **state) {
     assert_true(json_array_size(json_object_get(j, "environment")) > 1);
     json_decref(j);
 
-    /* Agents of snapshots, here and there. */
+    /* Agents of snapshots, here and on another machine. */
     assert_int_equal(lt_hosts_start_agent(&h, 0, &p, "{\"a\": 1}\n"), LT_OK);
     j = what_came(&p, 0, "agent\n--machine\n");
     assert_int_equal(json_integer_value(json_object_get(j, "a")), 1);
@@ -439,7 +440,7 @@ static void starts(void **state) {
     assert_int_equal(json_integer_value(json_object_get(j, "a")), 2);
     json_decref(j);
 
-    /* A word that cannot be sent is not left out. */
+    /* A word that cannot be sent is not silently left out. */
     argv[2] = bad;
     assert_int_equal(lt_hosts_start(&h, &p, &e), LT_ERR_ARG);
     assert_non_null(strstr(lt_error_message(), "rank 2 on b: its command line is not UTF-8"));
@@ -450,7 +451,7 @@ static void starts(void **state) {
     assert_int_equal(lt_hosts_open(&h, "no.such.machine.invalid,localhost", 0, "", ""), LT_ERR_ARG);
     lt_hosts_close(&h);
 
-    /* The address is looked for on the way to the first machine that is not this one. */
+    /* The address is that of the way to the first machine that is not this one. */
     assert_int_equal(lt_hosts_open(&h, "localhost,no.such.machine.invalid", 0, "", ""), LT_ERR_ARG);
     assert_non_null(strstr(lt_error_message(), "no.such.machine.invalid has no IPv4 address here"));
     lt_hosts_close(&h);
@@ -460,9 +461,13 @@ int main(int argc, char **argv) {
     if (argc > 1) {
         return as_agent(argc, argv);
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lists),  cmocka_unit_test(refusals),
-                                       cmocka_unit_test(logins), cmocka_unit_test(starts),
-                                       cmocka_unit_test(late),   cmocka_unit_test(sights),
-                                       cmocka_unit_test(looks),  cmocka_unit_test(orders)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lists_of_machines),
+                                       cmocka_unit_test(bad_lists_are_refused),
+                                       cmocka_unit_test(login_commands),
+                                       cmocka_unit_test(ranks_are_started),
+                                       cmocka_unit_test(late_machines),
+                                       cmocka_unit_test(signs_of_life),
+                                       cmocka_unit_test(signs_of_life_reach_the_board),
+                                       cmocka_unit_test(orders_arrive_in_pieces)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The launcher: what its ranks get, which ranks learn of a failed rank, and how a launch ends. The
- * test program is its own rank: argv names what it does, and it writes its results into a
+/* The launcher: what its ranks get, which ranks learn of a failed rank, and how a launch ends.
+ * The test program is its own rank: argv says what it does, and it writes its results to a
  * folder. */
 #include <setjmp.h>
 #include <signal.h>
@@ -52,7 +52,8 @@ static lt_err sum(lt_comm *c, lt_group *g) {
     return LT_OK;
 }
 
-/* Sums for ever, until a signal asks all ranks to stop; rank 2 does `how` behind the tenth. */
+/* Sums without end, until a signal asks all ranks to stop; after the tenth, rank 2 does what
+ * `how` says. */
 static lt_err work(lt_comm *c, const char *how, const char *dir) {
     const int n = lt_comm_size(c);
     int ranks[LT_SHM_MOST_RANKS];
@@ -76,7 +77,7 @@ static lt_err work(lt_comm *c, const char *how, const char *dir) {
             } else if (strcmp(how, "status") == 0) {
                 _exit(5);
             } else if (strcmp(how, "leave") == 0 && fork() == 0) {
-                (void)sleep(60); /* It holds the output open. */
+                (void)sleep(60); /* It keeps the output open. */
                 _exit(0);
             } else if (strcmp(how, "twice") == 0 &&
                        (strtoull(getenv(LT_ENV_EPOCH), NULL, 10) & 0xffffffffu) < 3) {
@@ -98,7 +99,7 @@ static int as_rank(const char *how, const char *dir) {
     lt_comm *c = NULL;
     lt_err err;
     if (strcmp(how, "start") == 0 && rank == 1) {
-        return 1; /* It never comes. */
+        return 1; /* It never connects. */
     }
     if (strcmp(how, "usage") == 0) {
         const uint64_t epoch = strtoull(getenv(LT_ENV_EPOCH), NULL, 10);
@@ -114,13 +115,13 @@ static int as_rank(const char *how, const char *dir) {
         lt_board *board = lt_board_of_rank();
         put(dir, "crash", (int)(strtoull(getenv(LT_ENV_EPOCH), NULL, 10) & 0xffffffffu), "");
         lt_board_step(board, 10);
-        (void)signal(SIGSEGV, SIG_DFL); /* A sanitizer would make an exit status of it. */
+        (void)signal(SIGSEGV, SIG_DFL); /* A sanitizer would turn it into an exit status. */
         (void)raise(rank == 2 ? SIGSEGV : SIGSTOP);
     }
     if (strcmp(how, "hang") == 0) {
         (void)pause();
     }
-    if (strcmp(how, "slow") == 0) { /* Each step is faster than a hang. */
+    if (strcmp(how, "slow") == 0) { /* Each step is shorter than a hang. */
         lt_board *board = lt_board_of_rank();
         lt_board_phase(board, LT_PHASE_STEPPED);
         for (int i = 0; i < 25; i++) {
@@ -200,7 +201,7 @@ static void how_it_ends(void **state) {
     }
 }
 
-static void restarts(void **state) {
+static void failed_attempts_are_repeated(void **state) {
     char dir[] = "/tmp/lt_launch_XXXXXX";
     lt_launch_options o = {
         .n_ranks = N, .retries = 3, .grace_s = 3.0, .beat_s = 0.1, .silent_s = 5.0, .attempt = 9};
@@ -229,7 +230,7 @@ static void restarts(void **state) {
     assert_int_equal(lt_file_remove_tree(dir), LT_OK);
 }
 
-/* A launcher as a process of its own, whose ranks are all at work. */
+/* Start a launcher in a process of its own; returns when all of its ranks work. */
 static pid_t begin(const char *dir, pid_t *ranks) {
     const lt_launch_options o = {.n_ranks = N, .grace_s = 3.0, .beat_s = 0.1, .silent_s = 5.0};
     const double until_s = lt_clock_s() + 20.0;
@@ -277,7 +278,7 @@ static void nobody_is_left(const pid_t *ranks) {
     }
 }
 
-static void signals(void **state) {
+static void signals_stop_all_ranks(void **state) {
     static const struct {
         int to, signal, status; /* to: a rank, -1: the launcher. */
     } cases[] = {{-1, SIGTERM, 75},
@@ -285,7 +286,7 @@ static void signals(void **state) {
                  {1, SIGTERM, 75}, /* That rank tells the others. */
                  {3, SIGKILL, LT_RANK_LOST},
                  {0, SIGABRT, LT_RANK_LOST},
-                 {-1, SIGUSR1, 128 + SIGUSR1}}; /* Which ends the ranks. */
+                 {-1, SIGUSR1, 128 + SIGUSR1}}; /* It ends the ranks. */
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char dir[] = "/tmp/lt_launch_XXXXXX";
@@ -303,7 +304,7 @@ static void signals(void **state) {
     }
 }
 
-static void refused(void **state) {
+static void bad_launches_are_refused(void **state) {
     const lt_launch_options none = {.n_ranks = 0}, many = {.n_ranks = LT_SHM_MOST_RANKS + 1};
     char word[] = "x";
     char *const argv[] = {word, NULL};
@@ -312,7 +313,7 @@ static void refused(void **state) {
     (void)state;
     assert_int_equal(lt_launch(&none, "/bin/true", argv, &status), LT_ERR_ARG);
     assert_int_equal(lt_launch(&many, "/bin/true", argv, &status), LT_ERR_ARG);
-    (void)unsetenv("SLURM_JOB_ID"); /* Nobody could put the job back. */
+    (void)unsetenv("SLURM_JOB_ID"); /* The job could not be put back in the queue. */
     assert_int_equal(
         lt_launch(&(lt_launch_options){.n_ranks = 1, .requeue = true}, "/bin/true", argv, &status),
         LT_ERR_ARG);
@@ -337,9 +338,9 @@ int main(int argc, char **argv) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(how_it_ends),
-        cmocka_unit_test(restarts),
-        cmocka_unit_test(signals),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(failed_attempts_are_repeated),
+        cmocka_unit_test(signals_stop_all_ranks),
+        cmocka_unit_test(bad_launches_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The lease of a run folder: who gets it, who is refused, and who learns that it is lost. A holder
- * is another process. */
+/* The lease of a run folder: which process gets it, which one is refused, and which one learns
+ * that it has lost it. A holder is another process. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@ static lt_lease of(const char *job, uint64_t attempt) {
     return l;
 }
 
-/* A process that takes the lease and lives until it is killed. */
+/* Start a process that takes the lease and lives until it is killed. */
 static pid_t hold(const char *folder, const char *job, uint64_t attempt) {
     int ready[2];
     char c = 0;
@@ -49,7 +49,7 @@ static void end(pid_t pid) {
     assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
-static void who_gets_it(void **state) {
+static void which_process_gets_it(void **state) {
     static const struct {
         const char *holder, *taker;
         uint64_t held, taken;
@@ -93,27 +93,27 @@ static void who_gets_it(void **state) {
     }
 }
 
-static void who_has_lost_it(void **state) {
+static void which_process_has_lost_it(void **state) {
     char folder[] = "/tmp/lt_lease_XXXXXX";
     lt_lease first = of("slurm-7", 0), second = of("slurm-7", 1), third = of("slurm-7", 1);
     (void)state;
     assert_non_null(mkdtemp(folder));
     assert_int_equal(lt_lease_check(NULL), LT_OK);
-    assert_int_equal(lt_lease_check(&first), LT_OK); /* It has taken none. */
+    assert_int_equal(lt_lease_check(&first), LT_OK); /* No other process has taken it. */
     assert_int_equal(lt_lease_take(&first, folder), LT_OK);
     assert_int_equal(lt_lease_check(&first), LT_OK);
     assert_int_equal(lt_lease_take(&second, folder), LT_OK);
     assert_int_equal(lt_lease_check(&first), LT_ERR_REPLACED);
     assert_non_null(strstr(lt_error_message(), "(epoch 1) was replaced by epoch 2"));
     assert_int_equal(lt_lease_check(&second), LT_OK);
-    lt_lease_close(&first); /* Its lock is of a file without a name. */
+    lt_lease_close(&first); /* Its lock is on a file that has no name any more. */
     assert_int_equal(lt_lease_take(&third, folder), LT_ERR_STATE);
     assert_int_equal(lt_lease_check(&second), LT_OK);
     lt_lease_close(&second);
     assert_int_equal(lt_file_remove_tree(folder), LT_OK);
 }
 
-/* Epochs are counted, and what earlier ones were about to publish is removed. */
+/* Epochs are counted, and unpublished files of earlier ones are removed. */
 static void epochs_are_counted(void **state) {
     char folder[] = "/tmp/lt_lease_XXXXXX", path[64];
     (void)state;
@@ -127,7 +127,7 @@ static void epochs_are_counted(void **state) {
                            (long long)of_epoch);
             assert_int_equal(access(path, F_OK), -1);
         }
-        assert_int_equal(lt_file_write_atomic(path, "x", 1), LT_OK); /* Its own. */
+        assert_int_equal(lt_file_write_atomic(path, "x", 1), LT_OK); /* The process's own file. */
         lt_lease_close(&l);
     }
     assert_int_equal(lt_file_remove_tree(folder), LT_OK);
@@ -157,7 +157,7 @@ static void no_room_for_an_epoch(void **state) {
     assert_int_equal(lt_file_remove_tree(folder), LT_OK);
 }
 
-/* A file of an earlier epoch that cannot be removed: it might still be published. */
+/* A file of an earlier epoch that cannot be removed might still be published. */
 static void what_cannot_be_removed(void **state) {
     char folder[] = "/tmp/lt_lease_XXXXXX", path[64];
     lt_lease l = of("", 0);
@@ -171,8 +171,8 @@ static void what_cannot_be_removed(void **state) {
     assert_int_equal(lt_file_remove_tree(folder), LT_OK);
 }
 
-/* Of many that take it at the same moment, one gets it, or none and nobody else. */
-static void together(void **state) {
+/* If many processes try to take it at the same moment, at most one gets it. */
+static void at_most_one_of_many_gets_it(void **state) {
     char folder[] = "/tmp/lt_lease_XXXXXX";
     (void)state;
     assert_non_null(mkdtemp(folder));
@@ -234,12 +234,12 @@ static void identity(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_gets_it),
-        cmocka_unit_test(who_has_lost_it),
+        cmocka_unit_test(which_process_gets_it),
+        cmocka_unit_test(which_process_has_lost_it),
         cmocka_unit_test(epochs_are_counted),
         cmocka_unit_test(no_room_for_an_epoch),
         cmocka_unit_test(what_cannot_be_removed),
-        cmocka_unit_test(together),
+        cmocka_unit_test(at_most_one_of_many_gets_it),
         cmocka_unit_test(identity),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* The small HTTP server: an answer, and a failure of which the client learns no more than that. */
+/* The small HTTP server: a reply, and a failure about which the client learns nothing more. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <setjmp.h>
@@ -31,7 +31,7 @@ static lt_err bad(void *ctx, const char *accept, lt_answer *out) {
     LT_FAIL(LT_ERR_IO, "/srv/secret/metrics.jsonl: no such file");
 }
 
-/* The whole reply to a GET. */
+/* The complete reply to a GET. */
 static void get(const lt_listener *l, const char *path, char *reply, size_t room) {
     struct sockaddr_in to = {.sin_family = AF_INET};
     char ask[128];

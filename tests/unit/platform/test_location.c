@@ -1,4 +1,4 @@
-/* Places as users write them, names that may become files, and percent-encoding. */
+/* Locations as users write them, names that may become names of files, and percent-encoding. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,12 +12,13 @@
 #include "base/error.h"
 #include "platform/copy/location.h"
 
-static void places(void **state) {
+static void locations(void **state) {
     static const struct {
         const char *text;
         lt_at at;
         bool many;
-        const char *path, *place, *kind, *revision, *shown; /* NULL: as text; "": empty. */
+        /* NULL: the text itself; "": empty. */
+        const char *path, *place, *kind, *revision, *shown;
     } rows[] = {
         {"a/b", LT_AT_FILE, false, "a/b", "", "", "", NULL},
         {"a/b/", LT_AT_FILE, true, "a/b/", "", "", "", NULL},
@@ -100,8 +101,8 @@ static void refused(void **state) {
     assert_int_equal(lt_location_read(&l, key), LT_ERR_ARG);
 }
 
-/* A path is as long as a path may be. */
-static void long_places(void **state) {
+/* A path may have the maximum length of a path. */
+static void long_locations(void **state) {
     static char text[LT_PATH_BYTES + 1];
     lt_location l;
     (void)state;
@@ -113,8 +114,8 @@ static void long_places(void **state) {
     assert_non_null(strstr(lt_error_message(), "a location of 4096 bytes; at most 4095"));
 }
 
-/* A message about a web address that is wrong shows nothing of its user, password and query. */
-static void secrets(void **state) {
+/* A message about an invalid web address shows nothing of its user, password and query. */
+static void secrets_are_not_shown(void **state) {
     static const char *const rows[] = {"https://u:secret@/f", "https://u:secret@h/f?a b",
                                        "https://h/f?secret=a b", "https://u:secret@h/"};
     lt_location l;
@@ -161,8 +162,9 @@ static void decoding(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(places),  cmocka_unit_test(refused),    cmocka_unit_test(long_places),
-        cmocka_unit_test(secrets), cmocka_unit_test(safe_names), cmocka_unit_test(decoding),
+        cmocka_unit_test(locations),      cmocka_unit_test(refused),
+        cmocka_unit_test(long_locations), cmocka_unit_test(secrets_are_not_shown),
+        cmocka_unit_test(safe_names),     cmocka_unit_test(decoding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

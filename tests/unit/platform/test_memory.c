@@ -41,7 +41,7 @@ static bool holds(const char *root, const char *name, const char *want) {
 }
 
 /* Node 0 loses its memory; node 1 has copies of some of it. */
-static void repairs(void **state) {
+static void broken_links_are_repaired(void **state) {
     char root[LT_PATH_BYTES], lost[LT_PATH_BYTES];
     (void)state;
     assert_int_equal(lt_memory_make(root, 2), LT_OK);
@@ -61,7 +61,7 @@ static void repairs(void **state) {
     point(root, "set/step-000000005", "node-0/own/rank-0/step-000000005");
     point(root, "set/step-000000010/weights", "node-0/own/rank-0/step-000000010/weights");
     point(root, "set/step-000000010/other", "node-1/own/rank-1/step-000000010/other");
-    /* A copy that node 0 kept for node 1. */
+    /* A copy that node 0 held for node 1. */
     put(root, "node-0/kept/rank-1/step-000000015/other", "fifteen");
     put(root, "node-1/own/rank-1/step-000000015/other", "fifteen");
     point(root, "set/step-000000015/other", "node-0/kept/rank-1/step-000000015/other");
@@ -80,8 +80,8 @@ static void repairs(void **state) {
     assert_int_equal(lt_file_remove_tree(root), LT_OK);
 }
 
-/* What a launcher that is gone has left is removed by the next one, and nothing else. */
-static void sweeps(void **state) {
+/* Files of a launcher that has ended are removed by the next one, and nothing else is. */
+static void old_memory_is_removed(void **state) {
     char mine[LT_PATH_BYTES], old[LT_PATH_BYTES], again[LT_PATH_BYTES];
     (void)state;
     assert_int_equal(lt_memory_make(mine, 1), LT_OK);
@@ -94,9 +94,9 @@ static void sweeps(void **state) {
     assert_int_equal(lt_file_remove_tree(again), LT_OK);
 }
 
-/* Several agents of a machine: the first makes the folder, one owns it, and nobody else's is
- * used. */
-static void joins(void **state) {
+/* Several agents on a machine: the first creates the folder, one owns it, and folders of others
+ * are not used. */
+static void agents_of_a_machine_share_a_folder(void **state) {
     char root[LT_PATH_BYTES], other[LT_PATH_BYTES];
     struct stat st;
     bool owner = true;
@@ -108,16 +108,17 @@ static void joins(void **state) {
     assert_int_equal(lstat(root, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0700);
     assert_int_equal(lt_memory_join(root, &owner), LT_OK);
-    assert_true(owner && !lt_file_exists(other)); /* What a launcher that is gone has left. */
+    assert_true(owner && !lt_file_exists(other)); /* The folder of a launcher that has ended. */
     assert_true(lt_file_exists(root));
     assert_int_equal(lt_memory_join(root, &owner), LT_OK);
-    assert_false(owner); /* This process has it. */
+    assert_false(owner); /* This process already owns it. */
     put(root, "launcher", "2147483646\n");
     put(root, "node-0/own/x", "kept");
     assert_int_equal(lt_memory_join(root, &owner), LT_OK);
     assert_true(owner && holds(root, "node-0/own/x", "kept"));
     assert_true(lt_path_join(other, root, "launcher") == LT_OK && unlink(other) == 0);
-    put(root, "launcher.tmp/x", ""); /* Its name cannot be written: nobody would sweep it. */
+    /* Its name could not be written, so no launcher would remove it. */
+    put(root, "launcher.tmp/x", "");
     assert_int_not_equal(lt_memory_join(root, &owner), LT_OK);
     assert_int_equal(chmod(root, 0755), 0);
     assert_int_equal(lt_memory_enter(root), LT_ERR_IO);
@@ -129,9 +130,9 @@ static void joins(void **state) {
     assert_int_equal(lt_memory_enter("/tmp/lateen-run-x"), LT_ERR_ARG);
 }
 
-/* A machine's set: files of all holders of a step, its own before copies; a step without a manifest
- * is none, nor is what is being received. */
-static void assembles(void **state) {
+/* The set of a machine: files of all holders of a step, its own before copies; a step without a
+ * manifest does not count, nor does one that is being received. */
+static void a_set_is_assembled(void **state) {
     char root[LT_PATH_BYTES];
     (void)state;
     assert_int_equal(lt_memory_make(root, 3), LT_OK);
@@ -155,7 +156,7 @@ static void assembles(void **state) {
     assert_int_equal(lt_file_remove_tree(root), LT_OK);
 }
 
-static void ranks(void **state) {
+static void memory_of_a_rank(void **state) {
     lt_node_memory m;
     (void)state;
     memset(&m, 1, sizeof m);
@@ -172,16 +173,16 @@ static void ranks(void **state) {
     assert_true(m.every == 7 && m.mtbf_s == 600.0);
     assert_string_equal(m.root, "/m");
     assert_true(m.node == 3 && !m.apart);
-    (void)setenv("LATEEN_LOCAL_RANK", "0", 1); /* Only ranks of several machines have it. */
+    (void)setenv("LATEEN_LOCAL_RANK", "0", 1); /* Only ranks on several machines have it. */
     assert_true(lt_node_memory_of_rank(&m) && m.apart);
 }
 
 /* Daly's formula where it decides, the bound of three per cent where it does not. */
-static void intervals(void **state) {
+static void intervals_of_snapshots(void **state) {
     (void)state;
-    assert_true(fabs(lt_daly_interval_s(10000.0, 2.0) - 199.3) < 1.0); /* sqrt(2 w M) = 200 */
+    assert_true(fabs(lt_daly_interval_s(10000.0, 2.0) - 199.3) < 1.0); /* sqrt(2 w M) = 200. */
     assert_true(lt_daly_interval_s(10.0, 30.0) == 10.0);
-    /* Up to a save of twice the time between faults: 17.32 (1 + 0.2887 + 0.0833) - 15. */
+    /* Up to a save that takes twice the time between faults: 17.32 (1 + 0.2887 + 0.0833) - 15. */
     assert_true(fabs(lt_daly_interval_s(10.0, 15.0) - 8.764) < 1e-3);
     assert_int_equal(lt_snapshot_interval(10000.0, 2.0, 1.0), 199);
     assert_int_equal(lt_snapshot_interval(100.0, 2.0, 1.0), 67); /* 2 s are 3 % of 66.7 s. */
@@ -191,8 +192,12 @@ static void intervals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(repairs),   cmocka_unit_test(sweeps), cmocka_unit_test(joins),
-        cmocka_unit_test(assembles), cmocka_unit_test(ranks),  cmocka_unit_test(intervals),
+        cmocka_unit_test(broken_links_are_repaired),
+        cmocka_unit_test(old_memory_is_removed),
+        cmocka_unit_test(agents_of_a_machine_share_a_folder),
+        cmocka_unit_test(a_set_is_assembled),
+        cmocka_unit_test(memory_of_a_rank),
+        cmocka_unit_test(intervals_of_snapshots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

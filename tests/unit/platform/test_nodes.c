@@ -1,6 +1,6 @@
 /* Which node each part of a run occupies: which parts move to a spare node, which places stay
- * empty, which nodes are used again, and on which node a rank runs. There, no agent is started; the
- * tests behave as if all of them ran. Then the agents' lives: a script stands for each. */
+ * empty, which nodes are used again, and on which node a rank runs. These tests start no agents;
+ * they behave as if all of them ran. Then the life of agents, with a script in place of each. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@ typedef struct {
     lt_events events;
 } fleet;
 
-/* Nodes in these states, and seats with these nodes. */
+/* Make nodes in these states, and seats with these nodes. */
 static void make(fleet *f, int n, const int *states, int n_full, const int *seats) {
     memset(f, 0, sizeof *f);
     f->nodes = (lt_nodes){.n = n,
@@ -47,22 +47,22 @@ static void make(fleet *f, int n, const int *states, int n_full, const int *seat
     memcpy(f->seats, seats, (size_t)n_full * sizeof *seats);
 }
 
-static void seats(void **state) {
+static void seats_of_parts(void **state) {
     static const struct {
         int n, states[MOST], n_full, seats[MOST];
         bool shrink;
-        int n_seats, now[MOST], ahead; /* ahead: before the attempt. */
+        int n_seats, now[MOST], ahead; /* ahead: index of the next node, before the attempt. */
     } rows[] = {
         {2, {U, U}, 2, {0, 1}, false, 2, {0, 1}, 2},
         {3, {O, U, S}, 2, {0, 1}, false, 2, {2, 1}, 2},
-        {3, {U, U, S}, 2, {0, 1}, true, 2, {0, 1}, 2},     /* Nobody needs the spare. */
-        {4, {O, O, S, S}, 2, {0, 1}, false, 2, {2, 3}, 2}, /* Two are lost. */
-        {3, {O, O, S}, 2, {0, 1}, false, 2, {2, 1}, 1},    /* The second one is used again. */
+        {3, {U, U, S}, 2, {0, 1}, true, 2, {0, 1}, 2},     /* The spare is not needed. */
+        {4, {O, O, S, S}, 2, {0, 1}, false, 2, {2, 3}, 2}, /* Two nodes are lost. */
+        {3, {O, O, S}, 2, {0, 1}, false, 2, {2, 1}, 1},    /* The second node is used again. */
         {3, {O, O, S}, 2, {0, 1}, true, 1, {2, -1}, 1},    /* Or its seat stays empty. */
         {2, {U, O}, 2, {0, 1}, true, 1, {0, -1}, 1},       /* Without any spare. */
         {2, {O, O}, 2, {0, 1}, true, 1, {-1, 1}, 0},       /* One seat is always taken. */
-        {2, {U, S}, 2, {0, -1}, true, 2, {0, 1}, 2},       /* A node is back: it grows. */
-        {2, {U, O}, 2, {0, -1}, false, 2, {0, 1}, 1},      /* It cannot be as small as that. */
+        {2, {U, S}, 2, {0, -1}, true, 2, {0, 1}, 2},       /* A node is back, so the run grows. */
+        {2, {U, O}, 2, {0, -1}, false, 2, {0, 1}, 1},      /* The run cannot be that small. */
         {4, {U, O, U, S}, 3, {0, -1, 2}, true, 3, {0, 3, 2}, 3},
         {4, {O, U, U, O}, 3, {-1, 1, 2}, true, 2, {-1, 1, 2}, 2},
         {3, {S, O, U}, 2, {1, 2}, false, 2, {0, 2}, 2}, /* The first node is the spare one. */
@@ -79,7 +79,7 @@ static void seats(void **state) {
         lt_nodes_seat(&f.nodes, rows[i].shrink, 2);
         assert_int_equal(f.nodes.n_seats, rows[i].n_seats);
         for (int k = 0; k < rows[i].n; k++) {
-            assert_int_equal(f.agents[k].pid, 0); /* Those that run are not started again. */
+            assert_int_equal(f.agents[k].pid, 0); /* Agents that run are not started again. */
         }
         for (int k = 0; k < rows[i].n_full; k++) {
             assert_int_equal(f.seats[k], rows[i].now[k]);
@@ -89,8 +89,8 @@ static void seats(void **state) {
     }
 }
 
-/* Ranks are spread over the seats that have a node, in their order. */
-static void ranks(void **state) {
+/* Ranks are spread over the seats that have a node, in order. */
+static void ranks_on_nodes(void **state) {
     static const struct {
         int n_full, seats[MOST], n_ranks, on[8];
     } rows[] = {
@@ -114,19 +114,21 @@ static void ranks(void **state) {
     }
 }
 
-/* A node is lost with its agent and all of its ranks; a machine also when all are out of reach. */
-static void losses(void **state) {
+/* A node is lost with its agent and all of its ranks; a machine also if all of these are
+ * unreachable. */
+static void lost_nodes(void **state) {
     static const struct {
         bool machines, gone;
         struct {
             bool lost, silent, cut;
-        } ranks[2]; /* Of node 1. */
+        } ranks[2]; /* Those of node 1. */
         bool is;
     } rows[] = {
         {false, true, {{true, false, false}, {true, false, false}}, true},
-        {false, false, {{true, false, false}, {true, false, false}}, false}, /* Its agent lives. */
+        /* Its agent lives. */
+        {false, false, {{true, false, false}, {true, false, false}}, false},
         {false, false, {{true, true, false}, {true, true, false}}, false},
-        {false, true, {{true, false, false}, {false, false, false}}, false}, /* A rank does. */
+        {false, true, {{true, false, false}, {false, false, false}}, false}, /* A rank lives. */
         {true, true, {{true, false, false}, {true, false, false}}, true},
         {true, false, {{true, false, false}, {true, false, true}}, false}, /* One was killed. */
         {true, false, {{true, true, false}, {true, false, true}}, true},
@@ -156,8 +158,9 @@ static void losses(void **state) {
     }
 }
 
-/* How many ranks go on: whole replicas, as many as the seats hold, which divide the rows. */
-static void sizes(void **state) {
+/* How many ranks continue: whole replicas, as many as fit on the seats, whose number divides the
+ * rows. */
+static void numbers_of_ranks_that_continue(void **state) {
     static const struct {
         int n_full, seats, full;
         lt_board_room room;
@@ -170,7 +173,7 @@ static void sizes(void **state) {
         {2, 1, 8, {.dp = 2, .least = 1, .rows = 12}, 4},
         {2, 1, 8, {.dp = 2, .least = 2, .rows = 12}, 0}, /* It needs two. */
         {2, 1, 8, {.dp = 1, .least = 1, .rows = 12}, 0}, /* One replica has all ranks. */
-        {2, 1, 8, {.dp = 0}, 0},                         /* Of no other size. */
+        {2, 1, 8, {.dp = 0}, 0},                         /* No other size is allowed. */
         {8, 7, 8, {.dp = 8, .least = 1, .rows = 10}, 5},
     };
     (void)state;
@@ -185,7 +188,7 @@ static void sizes(void **state) {
 
 /* ---- Agents ---------------------------------------------------------------------------------- */
 
-/* It says that it answers, as an agent does, and what it was given; then it waits. */
+/* Like an agent, it reports that it answers, and what it was given; then it waits. */
 static const char script[] = "#!/bin/sh\n"
                              "mkdir -p \"$3/node-$5\"\n"
                              "echo \"$LATEEN_TOKEN $1 $2 $4 $6 $7\" > \"$3/node-$5/agent\"\n"
@@ -217,7 +220,7 @@ static bool all_say(const lt_nodes *nodes) {
     return says(nodes, 0) && says(nodes, 1) && says(nodes, 2);
 }
 
-/* A link under set/ to a file that node 0 has lost, and of which node 1 has a copy. */
+/* Create a link under set/ to a file that node 0 has lost, and of which node 1 has a copy. */
 static void break_link(const lt_nodes *nodes, char path[LT_PATH_BYTES]) {
     static const char *const names[] = {"node-0/own/rank-0/step-000000005", "set/step-000000005",
                                         "node-1/kept/rank-0/step-000000005"};
@@ -274,7 +277,7 @@ static void agents_live(void **state) {
                 nodes.all[2].state == LT_NODE_SPARE);
     until(&nodes, all_say, "the agents answer");
 
-    /* One ends, is told, and is started again a second after its last start. */
+    /* When one ends, this is reported, and it is started again a second after its last start. */
     pid = nodes.agents.all[1].pid;
     before_s = nodes.all[1].started_s;
     assert_int_equal(kill(pid, SIGKILL), 0);
@@ -288,9 +291,9 @@ static void agents_live(void **state) {
     break_link(&nodes, node);
     lt_nodes_repair(&nodes);
     assert_false(nodes.all[0].gone || nodes.all[1].gone);
-    assert_true(lt_file_exists(node)); /* It leads to the copy. */
+    assert_true(lt_file_exists(node)); /* The link leads to the copy. */
 
-    /* A node that is lost leaves nothing, and is a spare one when it answers again. */
+    /* A lost node leaves nothing behind, and is a spare one when it answers again. */
     before_s = lt_clock_s();
     lt_nodes_take_out(&nodes, 0, false, 1);
     assert_true(nodes.all[0].state == LT_NODE_OUT && !nodes.all[0].suspect &&
@@ -308,7 +311,7 @@ static void agents_live(void **state) {
     until(&nodes, first_is_spare, "it is back");
     assert_true(nodes.all[0].started_s - before_s >= 0.2);
 
-    /* A suspect one is not tried again. */
+    /* A suspect node is not tried again. */
     lt_nodes_take_out(&nodes, 2, true, 1);
     assert_true(nodes.all[2].suspect);
     before_s = lt_clock_s();
@@ -321,7 +324,7 @@ static void agents_live(void **state) {
 
     memcpy(root, nodes.root, sizeof root);
     pid = nodes.agents.all[1].pid;
-    assert_int_equal(kill(pid, SIGSTOP), 0); /* One that cannot end by itself is killed. */
+    assert_int_equal(kill(pid, SIGSTOP), 0); /* An agent that cannot end by itself is killed. */
     assert_int_equal(waitpid(pid, NULL, WUNTRACED), pid);
     lt_nodes_close(&nodes);
     assert_false(lt_file_exists(root));
@@ -334,8 +337,8 @@ static void agents_live(void **state) {
 
 /* ---- Machines -------------------------------------------------------------------------------- */
 
-/* This program as the agent of a machine: it says where it listens, and leaves what it was told in
- * its first line and since. */
+/* This program as the agent of a machine: it reports where it listens, and writes what it was
+ * told, in its first line and later, to files. */
 static int as_machine(void) {
     char line[4096], path[128];
     json_t *j = fgets(line, sizeof line, stdin) != NULL ? json_loads(line, 0, NULL) : NULL;
@@ -378,7 +381,7 @@ static void told(int node, char *first, char *rest) {
     free(text);
 }
 
-/* Until the last line is this one. */
+/* Wait until the last line is this one. */
 static void told_at_last(lt_nodes *nodes, int node, const char *line) {
     const double until_s = lt_clock_s() + 60.0;
     char first[512], rest[4096], want[256];
@@ -445,7 +448,7 @@ static void machines(void **state) {
         (void)snprintf(want, sizeof want, "10.0.0.%d:7", k);
         assert_string_equal(nodes.all[k].address, want);
     }
-    /* Everyone knows everyone else, and nobody itself. */
+    /* Each machine knows every other one, and not itself. */
     for (int k = 0; k < 3; k++) {
         for (int other = 0; other < 3; other++) {
             (void)snprintf(want, sizeof want, "peer %d 10.0.0.%d:7\n", other, other);
@@ -464,7 +467,8 @@ static void machines(void **state) {
     assert_true(nodes.alive_s > lt_clock_s() - 5.0);
     told_at_last(&nodes, 2, "alive");
 
-    /* One ends: the others are told, now and when it is there again, with what it has kept. */
+    /* When one ends, the others are told at once, and again when it is back, with what it has
+     * kept. */
     assert_int_equal(kill(-nodes.agents.all[1].pid, SIGKILL), 0);
     until(&nodes, second_has_ended, "its end is seen");
     assert_true(nodes.all[1].gone && nodes.all[1].address[0] == '\0');
@@ -475,7 +479,7 @@ static void machines(void **state) {
     (void)snprintf(want, sizeof want, "secret 3 1 10.9.9.9 %s", nodes.root);
     assert_string_equal(first, want);
 
-    /* One that was lost begins without. */
+    /* A lost one begins without it. */
     lt_nodes_take_out(&nodes, 1, false, 1);
     assert_true(nodes.all[1].address[0] == '\0' && !nodes.all[1].holds);
     told_at_last(&nodes, 0, "peer 1 -");
@@ -485,7 +489,7 @@ static void machines(void **state) {
     assert_string_equal(first, want);
     break_link(&nodes, link);
     lt_nodes_repair(&nodes);
-    assert_false(lt_file_exists(link)); /* Ranks put theirs together themselves. */
+    assert_false(lt_file_exists(link)); /* Ranks assemble their sets themselves. */
 
     memcpy(root, nodes.root, sizeof root);
     lt_nodes_close(&nodes);
@@ -503,7 +507,7 @@ static void a_run_without_nodes(void **state) {
     const lt_nodes_options none = {.spares = 2, .mask = &mask, .token = ""};
     assert_int_equal(lt_nodes_open(&nodes, &none), LT_OK);
     assert_int_equal(nodes.n, 0);
-    assert_string_equal(nodes.root, ""); /* And no memory is made. */
+    assert_string_equal(nodes.root, ""); /* No memory is created. */
     lt_nodes_look(&nodes, 0);
     lt_nodes_repair(&nodes);
     lt_nodes_close(&nodes);
@@ -513,12 +517,10 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "agent") == 0) {
         return as_machine();
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(seats),
-                                       cmocka_unit_test(ranks),
-                                       cmocka_unit_test(losses),
-                                       cmocka_unit_test(sizes),
-                                       cmocka_unit_test(agents_live),
-                                       cmocka_unit_test(machines),
-                                       cmocka_unit_test(a_run_without_nodes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(seats_of_parts),     cmocka_unit_test(ranks_on_nodes),
+        cmocka_unit_test(lost_nodes),         cmocka_unit_test(numbers_of_ranks_that_continue),
+        cmocka_unit_test(agents_live),        cmocka_unit_test(machines),
+        cmocka_unit_test(a_run_without_nodes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

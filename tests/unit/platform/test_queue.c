@@ -1,5 +1,6 @@
-/* What Slurm's commands say of jobs. The words of states are those of squeue's manual ("JOB STATE
- * CODES", Slurm 22.05 to 24.11); the answers were recorded from squeue and sbatch 22.05. */
+/* What Slurm's commands report about jobs. The words for states are those in squeue's manual
+ * ("JOB STATE CODES", Slurm 22.05 to 24.11); the answers were recorded from squeue and sbatch
+ * 22.05. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,14 +13,14 @@
 #include "base/error.h"
 #include "platform/cluster/queue.h"
 
-static void means_what_the_manual_says(void **state) {
+static void states_as_in_the_manual(void **state) {
     static const struct {
         const char *word;
         lt_queue_state means;
     } rows[] = {
         {"BOOT_FAIL", LT_QUEUE_LOST},
         {"CANCELLED", LT_QUEUE_CANCELLED},
-        {"CANCELLED by 1000", LT_QUEUE_CANCELLED}, /* sacct's */
+        {"CANCELLED by 1000", LT_QUEUE_CANCELLED}, /* As sacct prints it. */
         {"COMPLETED", LT_QUEUE_DONE},
         {"COMPLETING", LT_QUEUE_BETWEEN},
         {"CONFIGURING", LT_QUEUE_WAITS},
@@ -27,7 +28,7 @@ static void means_what_the_manual_says(void **state) {
         {"FAILED", LT_QUEUE_FAILED},
         {"NODE_FAIL", LT_QUEUE_LOST},
         {"OUT_OF_MEMORY", LT_QUEUE_FAILED},
-        {"OUT_OF_ME+", LT_QUEUE_UNKNOWN}, /* Cut off: it could be another word. */
+        {"OUT_OF_ME+", LT_QUEUE_UNKNOWN}, /* It is cut off, and could be another word. */
         {"PENDING", LT_QUEUE_WAITS},
         {"PREEMPTED", LT_QUEUE_PREEMPTED},
         {"REQUEUED", LT_QUEUE_WAITS},
@@ -92,7 +93,7 @@ static void reads_the_number_of_a_new_job(void **state) {
     assert_int_equal(lt_queue_submitted(""), 0);
 }
 
-static void words_messages(void **state) {
+static void messages_name_the_command(void **state) {
     char text[64];
     (void)state;
     lt_queue_message(text, sizeof text,
@@ -138,7 +139,7 @@ static void takes_options_of_sbatch(void **state) {
     refuses("--job-name=x", "--job-name");
 }
 
-static void takes_so_many_words(void **state) {
+static void takes_a_limited_number_of_words(void **state) {
     char text[4 * LT_QUEUE_MOST_WORDS + 4], longer[1200];
     lt_queue_words w;
     (void)state;
@@ -165,12 +166,12 @@ static void asks_for_one_job(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(means_what_the_manual_says),
+        cmocka_unit_test(states_as_in_the_manual),
         cmocka_unit_test(reads_answers),
         cmocka_unit_test(reads_the_number_of_a_new_job),
-        cmocka_unit_test(words_messages),
+        cmocka_unit_test(messages_name_the_command),
         cmocka_unit_test(takes_options_of_sbatch),
-        cmocka_unit_test(takes_so_many_words),
+        cmocka_unit_test(takes_a_limited_number_of_words),
         cmocka_unit_test(asks_for_one_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
-/* What a launch says of its attempts in events.jsonl: which rank failed, how and at which step,
- * what it said last; stragglers and suspects; how long each phase of a recovery took, and how many
- * steps it lost. The test program is its own rank, and shows on the board what the test wants. */
+/* What a launch writes about its attempts to events.jsonl: which rank failed, how, at which step,
+ * and its last output; stragglers and suspects; how long each phase of a recovery took, and how
+ * many steps were lost. The test program is its own rank, and shows on the board what the test
+ * wants. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -22,7 +23,7 @@
 #include "lateen/comm.h"
 #include "platform/agent/launch.h"
 
-/* Events of this kind, in their order; "": all. The caller has the reference. */
+/* Events of this kind, in order; "": all. The caller owns the reference. */
 static json_t *events_of(const char *dir, const char *kind) {
     char path[LT_PATH_BYTES], *text = NULL, *rest = NULL;
     json_t *all = json_array();
@@ -54,7 +55,7 @@ static void wait_for(const char *dir, const char *kind, size_t n) {
     }
 }
 
-/* Steps 0 to 7, of which rank 1 dies. What it shows is seen before it goes on. */
+/* Steps 0 to 7, during which rank 1 dies. What a rank shows is seen before it continues. */
 static void first_attempt(lt_board *b, int rank, const char *dir) {
     lt_board_phase(b, LT_PHASE_LOADED);
     for (int i = 0; i <= 7; i++) {
@@ -74,8 +75,8 @@ static void first_attempt(lt_board *b, int rank, const char *dir) {
     (void)raise(SIGKILL);
 }
 
-/* From the state behind step 4 on. Rank 1 comes last to its start and to its state, rank 0 to the
- * connection, each time 60 ms behind the other's last phase. */
+/* From the state after step 4 on. Rank 1 is the last to start and to load its state, rank 0 to
+ * connect, each time 60 ms after the last phase of the other. */
 static void second_attempt(lt_board *b, int rank) {
     const double until_s = lt_clock_s() + 20;
     lt_board_step(b, 4);
@@ -95,7 +96,7 @@ static void second_attempt(lt_board *b, int rank) {
     (void)usleep(500000);
 }
 
-/* The status with which the rank ends. */
+/* Returns the status with which the rank ends. */
 static int play(lt_board *b, const char *how, int rank, const char *dir) {
     const bool first = (strtoull(getenv(LT_ENV_EPOCH), NULL, 10) & 0xffffffffu) == 1;
     if (rank == 0) {
@@ -157,7 +158,7 @@ static double number_at(const json_t *e, const char *key) {
     return json_number_value(json_object_get(e, key));
 }
 
-/* The i-th of a kind, of n. */
+/* The i-th event of a kind, which has n. */
 static json_t *event(const char *dir, const char *kind, size_t i, size_t n) {
     json_t *events = events_of(dir, kind), *e;
     if (json_array_size(events) != n) {
@@ -168,7 +169,7 @@ static json_t *event(const char *dir, const char *kind, size_t i, size_t n) {
     return e;
 }
 
-static void a_recovery_is_told(void **state) {
+static void a_recovery_is_recorded(void **state) {
     static const char *const phases[] = {"detect",  "fence", "decide",   "relaunch",
                                          "connect", "load",  "recompute"};
     enum { PHASES = sizeof phases / sizeof *phases };
@@ -213,8 +214,8 @@ static void a_recovery_is_told(void **state) {
         assert_string_equal(text_at(e, "phase"), phases[i]);
         assert_true(number_at(e, "seconds") >= 0);
         assert_true(number_at(e, "attempt") == (i < 2 ? 1 : 2));
-        /* The rank that does not end is killed behind its grace; each phase takes 0.06 s or more,
-         * and the steps from 5 to 8, behind 7, each as much. */
+        /* The rank that does not end is killed after its grace period; each phase takes at least
+         * 0.06 s, and so does each of the steps from 5 to 8, after step 7. */
         assert_true(number_at(e, "seconds") >= (i == 1 ? 0.25 : i == 6 ? 0.2 : i > 3 ? 0.05 : 0));
         sum_s += number_at(e, "seconds");
         json_decref(e);
@@ -230,10 +231,10 @@ static void a_recovery_is_told(void **state) {
     assert_int_equal(lt_file_remove_tree(dir), LT_OK);
 }
 
-/* A rank that got a signal which the launcher did not get is no end: all have saved. Of two ranks
- * that end at once, the one that failed because of the other is not the fault. Without a new step
- * the next attempt waits. */
-static void other_faults_are_told(void **state) {
+/* If a rank got a signal which the launcher did not get, the run does not end, because all have
+ * saved. Of two ranks that end at once, the one that failed because of the other is not the
+ * fault. Without a new step the next attempt waits. */
+static void other_faults_are_recorded(void **state) {
     static const struct {
         const char *how, *kind, *what;
         double rank, step, wait_s;
@@ -266,7 +267,7 @@ static void other_faults_are_told(void **state) {
     }
 }
 
-/* Ranks whose steps go on do not hang, however late the first one was. */
+/* Ranks whose steps advance do not hang, however late the first step was. */
 static void progress_is_no_fault(void **state) {
     char dir[] = "/tmp/lt_recovery_XXXXXX";
     const lt_launch_options o = {
@@ -285,8 +286,8 @@ int main(int argc, char **argv) {
     if (argc == 3 && lt_comm_under_launch()) {
         return as_rank(argv[1], argv[2]);
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_recovery_is_told),
-                                       cmocka_unit_test(other_faults_are_told),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_recovery_is_recorded),
+                                       cmocka_unit_test(other_faults_are_recorded),
                                        cmocka_unit_test(progress_is_no_fault)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

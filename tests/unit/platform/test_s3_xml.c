@@ -1,4 +1,4 @@
-/* Answers of S3: lists as Amazon's reference prints them, errors, dates, and XML that is wrong. */
+/* Answers of S3: lists as Amazon's reference prints them, errors, dates, and invalid XML. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,7 +64,7 @@ static void lists(void **state) {
                           next),
                      LT_OK);
     assert_string_equal(seen.text, "a/b c% 1 0.000\n");
-    /* The first and last characters beside those that XML cannot have. */
+    /* The first and last characters next to those that XML does not allow. */
     assert_int_equal(page("<L><Contents><Key>&#x1;&#xD7ff;&#xE000;&#x10FFFF;&#65;</Key>"
                           "<Size>1</Size></Contents></L>",
                           next),
@@ -75,7 +75,7 @@ static void lists(void **state) {
     assert_int_equal(seen.n, 0);
 }
 
-static void wrong_lists(void **state) {
+static void invalid_lists_are_refused(void **state) {
     static const char *const rows[] = {
         "<L><Contents><Size>1</Size></Contents></L>", /* No key. */
         "<L><Contents><Key>a</Key></Contents></L>",   /* No size. */
@@ -83,7 +83,7 @@ static void wrong_lists(void **state) {
         "<L><Contents><Key>a</Key><Size>1x</Size></Contents></L>",
         "<L><Contents><Key>a</Key><Size>99999999999999999999</Size></Contents></L>",
         "<L><Contents><Key>a%2</Key><Size>1</Size></Contents><EncodingType>url</EncodingType></L>",
-        "<L><IsTruncated>true</IsTruncated></L>", /* Goes on nowhere. */
+        "<L><IsTruncated>true</IsTruncated></L>", /* There is no token to continue with. */
         "<L><Contents>",
         "<L></M>",
         "</L>",
@@ -169,8 +169,9 @@ static void elements(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists), cmocka_unit_test(wrong_lists), cmocka_unit_test(errors),
-        cmocka_unit_test(dates), cmocka_unit_test(elements),
+        cmocka_unit_test(lists),    cmocka_unit_test(invalid_lists_are_refused),
+        cmocka_unit_test(errors),   cmocka_unit_test(dates),
+        cmocka_unit_test(elements),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

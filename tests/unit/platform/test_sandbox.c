@@ -1,8 +1,8 @@
-/* The sandbox. This program is what runs in it, too: `test_sandbox escape NAME ...` tries one way
- * out and ends with status 0 if it was refused, else with the line of this file that got through.
- * Each way is tried with both kinds. What a kind does not refuse (rlimits: files that the user may
- * read) is not tried with it. Where the kernel refuses namespaces, those parts are skipped by
- * name. */
+/* The sandbox. This program also runs in it: `test_sandbox escape NAME ...` tries one way out and
+ * ends with status 0 if it was refused, else with the line of this file that got through. Each
+ * way is tried with both kinds of sandbox. What a kind does not refuse (rlimits: files that the
+ * user may read) is not tried with it. If the kernel refuses namespaces, those parts are skipped
+ * by name. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,11 +42,11 @@
 #include "unit/sandbox_program.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-#define MEMORY INT64_MAX /* Its shadow needs terabytes of addresses. */
+#define MEMORY INT64_MAX /* Its shadow memory needs terabytes of addresses. */
 #else
 #define MEMORY ((int64_t)256 << 20)
 #endif
-#define DISK      ((int64_t)48 << 20) /* This program, and as much again. */
+#define DISK      ((int64_t)48 << 20) /* The size of this program, and as much again. */
 #define PROCESSES 12
 
 static bool namespaces; /* Does this machine allow them? */
@@ -65,10 +65,11 @@ static int way_failed;
         }                                                                                          \
     } while (0)
 
-/* A system call that must not succeed. */
+/* A system call that must fail. */
 #define CALL(...) REFUSED(syscall(__VA_ARGS__) == -1)
 
-/* outside: a file of the machine that anybody may read, in a folder where anybody may write. */
+/* outside: a file of the machine that every user may read, in a folder where every user may
+ * write. */
 static void read_outside(const char *outside) {
     static const char *const paths[] = {"/etc/passwd",
                                         "/etc/hostname",
@@ -111,7 +112,7 @@ static void symlinks(const char *outside) {
 
 static void network(const char *outside) {
     (void)outside;
-    for (int family = 2; family < 46; family++) { /* Every family but AF_UNIX. */
+    for (int family = 2; family < 46; family++) { /* Every family except AF_UNIX. */
         REFUSED(socket(family, SOCK_STREAM, 0) < 0);
         REFUSED(socket(family, SOCK_DGRAM, 0) < 0);
         REFUSED(socket(family, SOCK_RAW, 0) < 0);
@@ -204,7 +205,7 @@ static void kernel_surface(const char *outside) {
     CALL(SYS_quotactl, 0, NULL, 0, NULL);
     REFUSED(ioctl(0, TIOCSTI, "x") == -1 && errno == EPERM);
     REFUSED(ioctl(0, TIOCLINUX, "x") == -1 && errno == EPERM);
-    REFUSED(syscall(0x40000000 | SYS_getpid) == -1); /* The ABI x32. */
+    REFUSED(syscall(0x40000000 | SYS_getpid) == -1); /* The x32 ABI. */
     REFUSED(syscall(4000) == -1 && errno == ENOSYS);
 }
 
@@ -265,7 +266,7 @@ static void memory_bomb(const char *outside) {
     REFUSED(taken < (size_t)MEMORY);
 }
 
-/* Into files of their own, none of which is over the limit of one. */
+/* Into separate files, none of which exceeds the limit of one file. */
 static void disk_bomb(const char *outside) {
     static char block[1 << 20];
     int64_t written = 0;
@@ -296,7 +297,7 @@ static void one_large_file(const char *outside) {
     REFUSED(written > 0 && written <= DISK);
 }
 
-/* A daemon: another session, no file of ours, deaf to signals. */
+/* A daemon: another session, none of our files, and it ignores signals. */
 static void daemon_stays(const char *outside) {
     (void)outside;
     for (int i = 0; i < 4; i++) {
@@ -317,7 +318,7 @@ static void daemon_stays(const char *outside) {
     while (wait(NULL) > 0) {}
 }
 
-/* Whether a signal is refused or lost, all that counts is that they live. */
+/* Whether a signal is refused or lost, it only matters that the other processes live. */
 static void signals(const char *outside) {
     (void)outside;
     (void)kill(getppid(), SIGKILL);
@@ -382,7 +383,7 @@ static void fails(lt_err got, lt_err want, const char *says) {
     }
 }
 
-/* A job with this program as a file; its limits leave a slow machine time. */
+/* A job with this program as a file; its limits leave time on a slow machine. */
 static lt_sandbox_job job_of(lt_sandbox_kind kind, const char *const *command) {
     static lt_sandbox_file files[1];
     files[0] = (lt_sandbox_file){"test", program, program_bytes};
@@ -399,7 +400,7 @@ static lt_sandbox_job job_of(lt_sandbox_kind kind, const char *const *command) {
                             .n_files = 1};
 }
 
-/* The kind of a test. */
+/* The kind of sandbox that a test uses. */
 static lt_sandbox_kind kind_of(void **state) {
     const lt_sandbox_kind kind = **(const lt_sandbox_kind **)state;
     if (kind == LT_SANDBOX_NAMESPACES && !namespaces) {
@@ -409,7 +410,7 @@ static lt_sandbox_kind kind_of(void **state) {
     return kind;
 }
 
-/* Processes of this machine whose command line contains the mark. */
+/* Number of processes on this machine whose command line contains the mark. */
 static int alive(const char *mark) {
     char **names = NULL, path[64], line[512];
     size_t n = 0, bytes;
@@ -468,7 +469,7 @@ static void escapes_are_refused(void **state) {
 
 /* ---- Results ---- */
 
-/* A shell command with limits that one case changes. */
+/* Run a shell command, with limits that one case changes. */
 static void sh(lt_sandbox_result *r, lt_sandbox_kind kind, const char *text,
                const lt_sandbox_limits *limits) {
     const char *const command[] = {"sh", "-c", text, NULL};
@@ -481,7 +482,7 @@ static void sh(lt_sandbox_result *r, lt_sandbox_kind kind, const char *text,
     must(lt_sandbox_run(r, &job));
 }
 
-static void ends_are_told(void **state) {
+static void ends_are_reported(void **state) {
     static const struct {
         const char *text;
         int status, signal;
@@ -510,11 +511,11 @@ static void ends_are_told(void **state) {
     }
 }
 
-static void limits_end_it(void **state) {
+static void limits_end_a_job(void **state) {
     static const struct {
         const char *text, *limit;
         double wall_s, cpu_s;
-        int signal, kind; /* Of this kind; 2: of both. */
+        int signal, kind; /* For this kind only; 2: for both. */
     } rows[] = {
         {"sleep 600", "wall", 0.2, 100, SIGKILL, 2},
         {"trap '' TERM INT XCPU; while :; do :; done", "wall", 0.2, 100, SIGKILL, 2},
@@ -549,8 +550,8 @@ static void limits_end_it(void **state) {
     }
 }
 
-/* Where this machine gives unshare (util-linux) its namespaces, it gives them to the sandbox. */
-static void namespaces_that_are_there_are_used(void **state) {
+/* If unshare (util-linux) gets namespaces on this machine, so does the sandbox. */
+static void available_namespaces_are_used(void **state) {
     static const char unshare[] =
         "unshare --user --map-root-user --mount --pid --net --ipc --uts --mount-proc --fork "
         "mount -t tmpfs x /mnt 2>/dev/null";
@@ -560,7 +561,7 @@ static void namespaces_that_are_there_are_used(void **state) {
     }
 }
 
-/* A hard limit of the caller that is below what the job asks for is the job's limit. */
+/* If a hard limit of the caller is below what the job requests, it is the job's limit. */
 static void limits_of_the_caller_stay(void **state) {
     const lt_sandbox_kind kind = kind_of(state);
     const struct rlimit low = {1 << 20, 1 << 20};
@@ -585,7 +586,7 @@ static void ignore_signal(int number) {
 
 /* A signal that interrupts the caller's poll leaves EINTR in errno, which the end of the output
  * does not change. */
-static void signals_of_the_caller_do_not_hold_it(void **state) {
+static void signals_to_the_caller_do_not_delay_the_end(void **state) {
     const struct sigaction handler = {.sa_handler = ignore_signal};
     const struct itimerval soon = {.it_value = {.tv_usec = 100000}};
     struct sigaction before;
@@ -600,7 +601,7 @@ static void signals_of_the_caller_do_not_hold_it(void **state) {
 }
 
 /* When the caller is killed, the program in the sandbox is killed, too. */
-static void runs_end_with_their_caller(void **state) {
+static void jobs_end_with_their_caller(void **state) {
     const lt_sandbox_kind kind = kind_of(state);
     char mark[64];
     const double until_s = lt_clock_s() + 120;
@@ -626,7 +627,7 @@ static void runs_end_with_their_caller(void **state) {
     assert_int_equal(alive(mark), 0);
 }
 
-/* What the caller adds is seen, and only read. */
+/* What the caller adds is visible, but read-only. */
 static void binds_are_read_only(void **state) {
     char folder[] = "/tmp/lateen-bind-XXXXXX", path[64], text[256];
     const char *const command[] = {"sh", "-c", text, NULL}, *const binds[] = {folder, NULL};
@@ -673,7 +674,7 @@ static void bad_jobs(void **state) {
     assert_null(r.out);
 }
 
-/* ---- Many jobs, in this process and in one of their own ---- */
+/* ---- Many jobs, in this process and in a separate one ---- */
 
 static json_t *parse(const char *text) {
     json_t *root = NULL;
@@ -696,7 +697,7 @@ static void check_results(const json_t *results, size_t n) {
                "start no-such-program"));
 }
 
-static void many_at_once(void **state) {
+static void many_jobs_at_once(void **state) {
     const lt_sandbox_kind kind = kind_of(state);
     const lt_sandbox_job base = {.kind = kind, .limits = LT_SANDBOX_LIMITS};
     json_t *jobs = json_array(), *results = NULL;
@@ -719,7 +720,7 @@ static void many_at_once(void **state) {
     json_decref(jobs);
 }
 
-static void bad_lists(void **state) {
+static void bad_lists_of_jobs(void **state) {
     static const struct {
         const char *text, *says;
     } rows[] = {
@@ -771,23 +772,23 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         WITH(escapes_are_refused, NAMESPACES),
         WITH(escapes_are_refused, RLIMITS),
-        WITH(ends_are_told, NAMESPACES),
-        WITH(ends_are_told, RLIMITS),
-        WITH(limits_end_it, NAMESPACES),
-        WITH(limits_end_it, RLIMITS),
-        cmocka_unit_test(namespaces_that_are_there_are_used),
+        WITH(ends_are_reported, NAMESPACES),
+        WITH(ends_are_reported, RLIMITS),
+        WITH(limits_end_a_job, NAMESPACES),
+        WITH(limits_end_a_job, RLIMITS),
+        cmocka_unit_test(available_namespaces_are_used),
         WITH(limits_of_the_caller_stay, NAMESPACES),
         WITH(limits_of_the_caller_stay, RLIMITS),
-        WITH(signals_of_the_caller_do_not_hold_it, NAMESPACES),
-        WITH(signals_of_the_caller_do_not_hold_it, RLIMITS),
-        WITH(runs_end_with_their_caller, NAMESPACES),
-        WITH(runs_end_with_their_caller, RLIMITS),
+        WITH(signals_to_the_caller_do_not_delay_the_end, NAMESPACES),
+        WITH(signals_to_the_caller_do_not_delay_the_end, RLIMITS),
+        WITH(jobs_end_with_their_caller, NAMESPACES),
+        WITH(jobs_end_with_their_caller, RLIMITS),
         WITH(binds_are_read_only, NAMESPACES),
         WITH(bad_jobs, NAMESPACES),
         WITH(bad_jobs, RLIMITS),
-        WITH(many_at_once, NAMESPACES),
-        WITH(many_at_once, RLIMITS),
-        cmocka_unit_test(bad_lists),
+        WITH(many_jobs_at_once, NAMESPACES),
+        WITH(many_jobs_at_once, RLIMITS),
+        cmocka_unit_test(bad_lists_of_jobs),
     };
     if (argc == 5 && strcmp(argv[1], "escape") == 0) {
         try_escape(argv[2], argv[3]);

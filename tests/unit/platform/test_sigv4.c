@@ -75,7 +75,8 @@ static void read_query(request *q, char *text) {
     }
 }
 
-/* An HTTP request as the suite has it: the path may hold blanks, a header several lines. */
+/* Read an HTTP request as the suite writes it: the path may contain blanks, and a header several
+ * lines. */
 static const char *read_request(request *q, const char *text) {
     char *line = q->text, *end, *rest = NULL;
     const char *body = strstr(text, "\n\n");
@@ -92,7 +93,8 @@ static const char *read_request(request *q, const char *text) {
         read_query(q, rest);
     }
     line = end + strlen(" HTTP/1.1");
-    for (char *p = line; *p != '\0'; p++) { /* A line that begins with a blank continues one. */
+    /* A line that begins with a blank continues the previous one. */
+    for (char *p = line; *p != '\0'; p++) {
         *p = (char)(*p == '\n' && p[1] == ' ' ? ' ' : *p);
     }
     for (line = strtok_r(line, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
@@ -159,12 +161,12 @@ static void botocore_row(const json_t *row) {
     lt_sigv4_free(&s);
 }
 
-static void as_botocore(void **state) {
+static void requests_as_signed_by_botocore(void **state) {
     (void)state;
     assert_true(each_row("tests/golden/platform/sigv4_botocore.jsonl", botocore_row) >= 20);
 }
 
-static void too_many(void **state) {
+static void too_many_headers(void **state) {
     lt_pair many[LT_SIGV4_MAX_PAIRS + 1];
     lt_sigv4_request r = {"GET", "/", many, 0, many, 0, "", "20150830T123600Z", "r", "s3", false};
     lt_sigv4 s = {0};
@@ -182,9 +184,9 @@ static void too_many(void **state) {
     assert_int_equal(lt_sigv4_sign(&s, &r, &key), LT_ERR_LIMIT);
 }
 
-/* CRCs: the check values of the CRC catalogue (reveng.sourceforge.io) for "123456789"; SHA-256 and
- * SHA-1: FIPS 180's "abc"; MD5: RFC 1321; git: `printf 'what is up, doc?' | git hash-object`, as in
- * the book Pro Git, chapter 10.2. */
+/* CRCs: the check values of the CRC catalogue (reveng.sourceforge.io) for "123456789"; SHA-256
+ * and SHA-1: FIPS 180's "abc"; MD5: RFC 1321; git: `printf 'what is up, doc?' | git hash-object`,
+ * as in the book Pro Git, chapter 10.2. */
 static void digests(void **state) {
     static const struct {
         lt_digest_kind kind;
@@ -209,7 +211,7 @@ static void digests(void **state) {
         const size_t n = strlen(rows[i].text);
         lt_digest *d = NULL;
         assert_int_equal(lt_digest_open(&d, rows[i].kind, (int64_t)n), LT_OK);
-        for (int round = 0; round < 2; round++) { /* In pieces of each length, and again. */
+        for (int round = 0; round < 2; round++) { /* In pieces of each length, twice. */
             for (size_t cut = 0; cut <= n; cut++) {
                 lt_digest_add(d, rows[i].text, cut);
                 lt_digest_add(d, rows[i].text + cut, n - cut);
@@ -227,8 +229,8 @@ static void digests(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_suite),
-        cmocka_unit_test(as_botocore),
-        cmocka_unit_test(too_many),
+        cmocka_unit_test(requests_as_signed_by_botocore),
+        cmocka_unit_test(too_many_headers),
         cmocka_unit_test(digests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* What a copy remembers: cut at every byte, of another copy, locked. */
+/* What a copy records about its progress: cut at every byte, of another copy, locked. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -72,7 +72,7 @@ static void written_and_read(void **state) {
         assert_int_equal(parts[i].has, i == 0 || i == 9);
     }
     assert_true(parts[9].hash == UINT64_MAX && parts[0].hash == 7);
-    assert_int_equal(lt_state_begin(s), LT_OK); /* Forgets them, and keeps the key. */
+    assert_int_equal(lt_state_begin(s), LT_OK); /* It forgets them, and keeps the key. */
     lt_state_close(s, true);
     assert_int_equal(lt_state_open(&s, path, key, NULL, upload, parts, 10, &found), LT_OK);
     assert_true(found && upload[0] == '\0' && !parts[9].has);
@@ -84,8 +84,8 @@ static void written_and_read(void **state) {
     assert_false(lt_file_exists(path));
 }
 
-/* Wherever the text ends: whole lines count, others do not. */
-static void cut(void **state) {
+/* Wherever the text is cut: complete lines count, others do not. */
+static void texts_that_are_cut(void **state) {
     char text[256], upload[LT_STATE_UPLOAD_BYTES];
     lt_state_part parts[10];
     size_t kept = 0;
@@ -116,7 +116,7 @@ static void cut(void **state) {
     lt_state_close(s, true);
     assert_int_equal(lt_state_open(&s, path, key, NULL, upload, parts, 10, &found), LT_OK);
     assert_true(found && !parts[3].has && parts[5].has);
-    assert_string_equal(upload, "u-1"); /* Nor are the lines before it. */
+    assert_string_equal(upload, "u-1"); /* The lines before it are not lost, either. */
     lt_state_close(s, false);
     text[strlen("lateen-copy ")] = '2';
     assert_false(lt_state_read(text, (size_t)n, key, upload, parts, 10, &kept));
@@ -126,7 +126,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys),
         cmocka_unit_test(written_and_read),
-        cmocka_unit_test(cut),
+        cmocka_unit_test(texts_that_are_cut),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }
