@@ -1,6 +1,6 @@
-/* disturbed.h: a small run on ranks that are threads, in which a test disturbs one of them: what it
- * holds, what it computes, or nothing. LATEEN_TEST_DEVICE=cuda: on GPUs, whose memory the test can
- * write where they are emulated. */
+/* disturbed.h: a small run on ranks that are threads, in which a test disturbs one of them: what
+ * it holds, what it computes, or nothing. LATEEN_TEST_DEVICE=cuda: on GPUs, whose memory the test
+ * can write if they are emulated. */
 #ifndef TESTS_TRAIN_DISTURBED_H
 #define TESTS_TRAIN_DISTURBED_H
 
@@ -15,11 +15,11 @@ typedef struct run {
     const lt_recipe *recipe;
     const char *mesh;
     lt_err (*steps)(lt_training *t, const struct run *r); /* What a rank does with its run. */
-    const void *disturbance;                              /* The test's; NULL: none. */
+    const void *disturbance;                              /* Belongs to the test; NULL: none. */
     lt_err ends[MOST_RANKS];
     int64_t steps_made[MOST_RANKS];
     char said[MOST_RANKS][512];
-    uint64_t hash; /* Of rank 0's weights at the end, where it has them all. */
+    uint64_t hash; /* Hash of rank 0's weights at the end, if it has all of them. */
 } run;
 
 static lt_err disturbed_rank(lt_comm *c, void *ctx) {
@@ -45,7 +45,8 @@ static lt_err disturbed_rank(lt_comm *c, void *ctx) {
     return err;
 }
 
-/* Options over a small recipe in run folder `out`; r has the steps and the disturbance. */
+/* Run with options on top of a small recipe, in run folder `out`; r has the steps and the
+ * disturbance. */
 static lt_err run_disturbed(run *r, const char *out, const char *options, const char *mesh, int n) {
     const lt_comm_options o = {.deadline_s = 240, .check = true};
     char all[512];

@@ -1,4 +1,4 @@
-/* run_folder.h: small runs in a folder of their own, for tests of what a run publishes and goes on
+/* run_folder.h: small runs, each in its own folder, for tests of what a run publishes and resumes
  * from. */
 #ifndef TESTS_TRAIN_RUN_FOLDER_H
 #define TESTS_TRAIN_RUN_FOLDER_H
@@ -34,7 +34,7 @@ static inline void run_path(char path[LT_PATH_BYTES], const char *name) {
     (void)snprintf(path, LT_PATH_BYTES, "%s/%s", run_root, name);
 }
 
-/* An llm.c shard of n tokens that `salt` varies. */
+/* Write an llm.c shard of n tokens, which depend on `salt`. */
 static inline void run_shard(const char *name, int n, int salt) {
     char path[LT_PATH_BYTES];
     int32_t header[256] = {20240520, 1, n};
@@ -54,7 +54,8 @@ static inline void run_set(lt_recipe *r, const char *name, const char *value) {
     must(lt_options_set(&lt_recipe_table, r, name, value, "test"), name);
 }
 
-/* "name=value name=value ..." over a small recipe in run folder `out`; free() it. */
+/* A recipe with options "name=value name=value ..." on top of a small one, in run folder `out`;
+ * free() it. */
 static inline lt_recipe *run_recipe(const char *out, const char *options) {
     lt_recipe *r = calloc(1, sizeof *r);
     char path[LT_PATH_BYTES], *copy = strdup(options), *next = NULL;
@@ -98,7 +99,7 @@ static inline void says(const char *text) {
     }
 }
 
-/* Steps of the checkpoints that are there, oldest first. */
+/* Check which steps have checkpoints, oldest first. */
 static inline void run_holds(const char *out, const char *want) {
     char path[LT_PATH_BYTES], name[256], text[256] = "";
     int64_t *steps = NULL;

@@ -19,7 +19,7 @@ static inline void must(lt_err err, const char *what) {
     }
 }
 
-/* Two layers with experts or without, and dimensions that are no multiples of each other. */
+/* Two layers with experts or without, and dimensions that are not multiples of each other. */
 static inline lt_model_spec spec_of(bool experts, int64_t vocab) {
     lt_model_spec s = {.family = experts ? LT_FAMILY_MIXTRAL : LT_FAMILY_LLAMA,
                        .n_layers = 2,
@@ -78,7 +78,7 @@ static inline void side_close(side *s) {
     lt_model_close(s->model);
 }
 
-/* A function of the place in the whole and the step. */
+/* Gradients that are a function of the place in the whole and of the step. */
 static inline void fill_gradients(side *s, int step) {
     const lt_param_table *t = &s->model->table;
     for (int i = 0; i < t->n_params; i++) {

@@ -57,7 +57,7 @@ static void expect(const char *want) {
     assert_string_equal(text, want);
 }
 
-/* Steps with a mark: g good, s suspect, o of an older version without the word, x unreadable. */
+/* Steps with a mark: g good, s suspect, o of an older version without a mark, x unreadable. */
 static const lt_checkpoint_keep leftovers = {.last = INT64_MAX, .also = -1},
                                 one = {.last = 1, .also = -1};
 
@@ -72,15 +72,16 @@ static void prune(void **state) {
         {"4g 8g 12g 16g", 9, 0, "4 8 12 16"},
         {"4g 8g 12g 16g", 1, 8, "8 16"},
         {"4g 8g 12g 16g", 1, 5, "16"},
-        {"4g 8g 12s 16s", 2, 0, "8 12 16"},   /* The newest good one stays beside them. */
-        {"4g 8g 12s 16s", 1, 0, "8 16"},      /* Also where one is kept. */
-        {"4g 8s 12s 16s 20s", 1, 0, "4 20"},  /* However long ago. */
-        {"4g 8s 12g 16s", 1, 0, "12 16"},     /* The newest good one, not every good one. */
-        {"4g 8g 12s 16g", 1, 0, "16"},        /* Recovered. */
-        {"4g 8g 12s 16s", 2, 4, "4 8 12 16"}, /* keep_every keeps what it keeps. */
-        {"4s 8s 12s 16s", 2, 0, "12 16"},     /* None is good: the newest. */
-        {"4o 8o 12s 16s", 1, 0, "8 16"},      /* What says nothing is good. */
-        {"4g 8x 12s", 1, 0, "4 12"},          /* What cannot be read is not. */
+        /* The newest good one is kept in addition to them. */
+        {"4g 8g 12s 16s", 2, 0, "8 12 16"},
+        {"4g 8g 12s 16s", 1, 0, "8 16"},      /* Even if only one is kept. */
+        {"4g 8s 12s 16s 20s", 1, 0, "4 20"},  /* However old it is. */
+        {"4g 8s 12g 16s", 1, 0, "12 16"},     /* Only the newest good one, not every good one. */
+        {"4g 8g 12s 16g", 1, 0, "16"},        /* The run has recovered. */
+        {"4g 8g 12s 16s", 2, 4, "4 8 12 16"}, /* keep_every keeps its checkpoints. */
+        {"4s 8s 12s 16s", 2, 0, "12 16"},     /* None is good: the newest are kept. */
+        {"4o 8o 12s 16s", 1, 0, "8 16"},      /* Without a mark it counts as good. */
+        {"4g 8x 12s", 1, 0, "4 12"},          /* An unreadable one does not. */
         {"0g 999999999g 1000000000g 1000000001g", 2, 0, "1000000000 1000000001"},
     };
     (void)state;
@@ -104,8 +105,8 @@ static void prune(void **state) {
     }
 }
 
-/* One that somebody reads stays, whatever its age. */
-static void one_more(void **state) {
+/* A checkpoint that a process reads is kept, whatever its age. */
+static void a_checkpoint_in_use_is_kept(void **state) {
     (void)state;
     clear();
     for (int64_t step = 0; step <= 16; step += 4) {
@@ -118,7 +119,7 @@ static void one_more(void **state) {
     expect("0 16");
 }
 
-static void newest(void **state) {
+static void newest_checkpoint(void **state) {
     int64_t step = 0;
     (void)state;
     clear();
@@ -139,8 +140,9 @@ static void newest(void **state) {
     assert_int_equal(step, -1);
 }
 
-/* Only step-N counts; leftovers of a crash go; what was set aside stays, twice. */
-static void names(void **state) {
+/* Only step-N counts; files left by a crash are removed; what was set aside stays, also with the
+ * same name twice. */
+static void names_of_folders(void **state) {
     char path[256];
     (void)state;
     assert_int_equal(lt_checkpoint_step("step-000000012"), 12);
@@ -174,8 +176,8 @@ static void names(void **state) {
     assert_false(lt_file_exists(path));
 }
 
-/* Of nothing nothing is listed; all may be set aside. */
-static void ends(void **state) {
+/* Without checkpoints the list is empty; all of them may be set aside. */
+static void none_and_all(void **state) {
     int64_t *steps = (int64_t *)1;
     size_t n = 7;
     (void)state;
@@ -204,8 +206,8 @@ static int drop(void **state) {
     return lt_file_remove_tree(folder) == LT_OK ? 0 : -1;
 }
 
-/* A checkpoint takes the place of a broken one of the same step, whose files are gone then. */
-static void takes_the_place_of_a_broken_one(void **state) {
+/* A checkpoint replaces a broken one of the same step, whose files are then removed. */
+static void replaces_a_broken_one(void **state) {
     char path[256];
     (void)state;
     clear();
@@ -224,9 +226,12 @@ static void takes_the_place_of_a_broken_one(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prune),  cmocka_unit_test(one_more),
-        cmocka_unit_test(newest), cmocka_unit_test(names),
-        cmocka_unit_test(ends),   cmocka_unit_test(takes_the_place_of_a_broken_one),
+        cmocka_unit_test(prune),
+        cmocka_unit_test(a_checkpoint_in_use_is_kept),
+        cmocka_unit_test(newest_checkpoint),
+        cmocka_unit_test(names_of_folders),
+        cmocka_unit_test(none_and_all),
+        cmocka_unit_test(replaces_a_broken_one),
     };
     return cmocka_run_group_tests(tests, make, drop);
 }

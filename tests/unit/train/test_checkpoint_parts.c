@@ -1,7 +1,7 @@
-/* Checkpoints in parts: written in 1, 2, 3 and 8 parts, cut in any way, and read in any other
- * number and cut, all weights and moments have the bits of the whole; an older checkpoint (version
- * 1) is read in parts; replicas count once; missing, overlapping or damaged parts are refused, and
- * a damaged file that is not needed is not read. */
+/* Checkpoints in parts: written in 1, 2, 3 and 8 parts, cut in any way, and read with any other
+ * number and cut, all weights and moments have the bits of the whole; an older checkpoint
+ * (version 1) is read in parts; replicas count once; missing, overlapping or damaged parts are
+ * refused, and a damaged file that is not needed is not read. */
 #include "unit/train/side.h"
 
 #include <fcntl.h>
@@ -16,7 +16,7 @@ static char root[] = "/tmp/lateen-ckpt-parts-XXXXXX";
 
 static int set_up(void **state) {
     (void)state;
-    lt_thread_set_count(1); /* Small models: threads would only wait for each other. */
+    lt_thread_set_count(1); /* The models are small, so threads would only wait for each other. */
     return mkdtemp(root) == NULL;
 }
 
@@ -34,7 +34,7 @@ static lt_run_state state_at(int64_t step) {
                           .guard = json_object()};
 }
 
-/* A whole run, some steps in. */
+/* A whole run after some steps. */
 static void open_whole(side *whole, const lt_recipe *r) {
     const lt_model_spec spec = spec_of(true, 37);
     must(side_open(whole, r, &spec, LT_F32, NULL), "whole");
@@ -133,7 +133,7 @@ static void read_parts(const side *whole, const lt_recipe *r, parts_kind kind, i
     assert_int_equal(n_held, parts_count(&whole->model->table));
 }
 
-static void any_partition_reads_any_other(void **state) {
+static void any_division_reads_any_other(void **state) {
     static const int counts[] = {1, 2, 3, 8};
     static const char *const moments[] = {"fp32", "bf16"};
     int64_t step = 1;
@@ -143,7 +143,8 @@ static void any_partition_reads_any_other(void **state) {
         side whole;
         open_whole(&whole, r);
         for (int kind = 0; kind < PARTS_KIND_COUNT; kind++) {
-            const bool all = kind == 0 && c == 0; /* Counts; of other cuts a rotation. */
+            /* All counts; of the other cuts only some, in turn. */
+            const bool all = kind == 0 && c == 0;
             for (int w = all ? 0 : 1 + (kind + c) % 3; w < (all ? 4 : 2 + (kind + c) % 3); w++) {
                 char written[64];
                 (void)snprintf(written, sizeof written, "written as %s of %d", parts_names[kind],
@@ -188,8 +189,8 @@ static void replicas_count_once(void **state) {
     free(r);
 }
 
-/* Two parts: the first of n columns, and the second of three, so that something is held twice or
- * missing. */
+/* Write two parts: the first of n columns, and the second of three, so that something is held
+ * twice or missing. */
 static void expect_unpublished(const side *whole, const lt_recipe *r, int n, const char *words) {
     lt_run_state at = state_at(901);
     char path[LT_PATH_BYTES];
@@ -209,7 +210,7 @@ static void expect_unpublished(const side *whole, const lt_recipe *r, int n, con
     lt_run_state_clear(&at);
 }
 
-static void what_does_not_cover_is_not_published(void **state) {
+static void incomplete_parts_are_not_published(void **state) {
     lt_recipe *r = recipe_of("lion", "fp32");
     lt_run_state at = state_at(902);
     side whole;
@@ -219,7 +220,8 @@ static void what_does_not_cover_is_not_published(void **state) {
     const lt_partition first = {parts_boxes, &of, NULL};
     expect_unpublished(&whole, r, 2, "overlap");
     expect_unpublished(&whole, r, 3, "elements");
-    must(lt_checkpoint_begin(root, 902, NULL), "begin"); /* One of two has not written. */
+    /* One of the two has not been written. */
+    must(lt_checkpoint_begin(root, 902, NULL), "begin");
     must(write_part(&whole, r, &first, 902, 0, 2), "write");
     assert_int_not_equal(lt_checkpoint_publish(root, 2, whole.model, &whole.optimiser, &at, NULL),
                          LT_OK);
@@ -230,8 +232,8 @@ static void what_does_not_cover_is_not_published(void **state) {
     free(r);
 }
 
-/* The manifest of the first of two parts is changed before they are published: text `from`, which
- * occurs in it, into `to`. */
+/* Change the manifest of the first of two parts before they are published: the text `from`, which
+ * it contains, into `to`. */
 static void expect_refused(const side *whole, const lt_recipe *r, const char *from, const char *to,
                            const char *words) {
     lt_run_state at = state_at(905);
@@ -265,7 +267,7 @@ static void expect_refused(const side *whole, const lt_recipe *r, const char *fr
     lt_run_state_clear(&at);
 }
 
-/* The embedding is 37 x 20; rows 0 to 17 of it are the first part's. */
+/* The embedding is 37 x 20; the first part has rows 0 to 17 of it. */
 static void damaged_boxes_are_refused(void **state) {
 #define EMBEDDING "\"embed\":"
 #define BOXES     "{\"shape\":[37,20],\"boxes\":[[[0,0],[18,20]]]}"
@@ -349,7 +351,7 @@ static void only_files_that_are_needed_are_read(void **state) {
         }
         side_close(&s);
     }
-    flip_byte(903, "part-00001-of-00002.json"); /* A manifest concerns everybody. */
+    flip_byte(903, "part-00001-of-00002.json"); /* Every part needs all manifests. */
     assert_int_equal(load_part(&whole, 903), LT_ERR_FORMAT);
     side_close(&whole);
     free(r);
@@ -373,9 +375,9 @@ static void other_models_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_partition_reads_any_other),
+        cmocka_unit_test(any_division_reads_any_other),
         cmocka_unit_test(replicas_count_once),
-        cmocka_unit_test(what_does_not_cover_is_not_published),
+        cmocka_unit_test(incomplete_parts_are_not_published),
         cmocka_unit_test(damaged_boxes_are_refused),
         cmocka_unit_test(only_files_that_are_needed_are_read),
         cmocka_unit_test(other_models_are_refused),

@@ -1,6 +1,6 @@
-/* Whole runs on a device whose memory the host cannot access: the same weights, moments and losses
- * as on the CPU, also when the run resumes from a checkpoint of the other device; micro-batches, a
- * ramp and a partial last micro-batch included. */
+/* Whole runs on a device whose memory the host cannot access: the same weights, moments and
+ * losses as on the CPU, also if the run resumes from a checkpoint of the other device; including
+ * micro-batches, a ramp and a partial last micro-batch. */
 #include "unit/model/far.h"
 #include "unit/model/golden.h"
 
@@ -70,7 +70,7 @@ static void recipe(lt_recipe *r, const char *out, int steps, const char *optim) 
     set(r, "optim.mix_warmup", "6");
 }
 
-/* Checksums of the newest checkpoint's files. */
+/* Checksums of the files of the newest checkpoint. */
 static json_t *files_of(const char *out, int step) {
     char path[192];
     json_t *root, *files;
@@ -83,7 +83,8 @@ static json_t *files_of(const char *out, int step) {
     return files;
 }
 
-/* optim: a kind, with "+bf16" behind it for moments in BF16, "+fp8" for linear layers in 8 bits. */
+/* optim: a kind, followed by "+bf16" for moments in BF16, or "+fp8" for linear layers in 8
+ * bits. */
 static void train(const char *out, int steps, const char *optim, const lt_backend *backend) {
     lt_recipe *r = calloc(1, sizeof *r);
     char kind[32];
@@ -131,9 +132,9 @@ static void checkpoints_change_device(void **state) {
     same("whole", "moved", 12);
 }
 
-/* Linear layers in 8 bits: the same bits on both, through a stop and a change of device; other ones
- * than without. */
-static void fp8_runs(void **state) {
+/* Linear layers in 8 bits: the same bits on both devices, also after a stop and a change of
+ * device; other bits than without. */
+static void runs_in_8_bits(void **state) {
     json_t *eight, *plain;
     (void)state;
     train("eight", 12, "adamw+fp8", lt_backend_cpu());
@@ -177,8 +178,8 @@ static int64_t bytes_of(const char *out, const char *name) {
     return bytes;
 }
 
-/* Moments in BF16: the bits of an uninterrupted run after a stop, the loss of moments in F32, half
- * their bytes; and no run goes on with moments of the other type. */
+/* Moments in BF16: after a stop, the bits of an uninterrupted run; a loss close to that with
+ * moments in F32; half their bytes; and no run resumes with moments of the other type. */
 static void bf16_moments(void **state) {
     static const char *const kinds[] = {"adamw", "ademamix"};
     (void)state;
@@ -211,9 +212,9 @@ static void bf16_moments(void **state) {
     }
 }
 
-/* A device with too little memory: refused before anything is taken, with what is missing and what
- * fits. */
-static void too_large(void **state) {
+/* A device with too little memory is refused before anything is allocated; the message says what
+ * is missing and what fits. */
+static void too_large_for_the_device(void **state) {
     lt_recipe *r = calloc(1, sizeof *r);
     const size_t used = far_used, limit = far_limit;
     (void)state;
@@ -236,8 +237,8 @@ static void too_large(void **state) {
 }
 
 /* On a GPU: the same run twice, and one that was stopped, have the same bits; a checkpoint of the
- * CPU goes on there. */
-static void gpu_runs(void **state) {
+ * CPU is resumed there. */
+static void runs_on_a_gpu(void **state) {
     const lt_backend *gpu = gpu_backend();
     (void)state;
     if (gpu == NULL) {
@@ -269,9 +270,11 @@ static void gpu_runs(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(optimisers), cmocka_unit_test(checkpoints_change_device),
-        cmocka_unit_test(fp8_runs),   cmocka_unit_test(bf16_moments),
-        cmocka_unit_test(too_large),  cmocka_unit_test(gpu_runs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(optimisers),
+                                       cmocka_unit_test(checkpoints_change_device),
+                                       cmocka_unit_test(runs_in_8_bits),
+                                       cmocka_unit_test(bf16_moments),
+                                       cmocka_unit_test(too_large_for_the_device),
+                                       cmocka_unit_test(runs_on_a_gpu)};
     return cmocka_run_group_tests(tests, make_shard, remove_all);
 }

@@ -1,5 +1,5 @@
-/* Runs whose numbers go wrong at a step that the test chooses: which checkpoints are left, what the
- * failure names, and where the next start goes on. The lists are worked out by hand from
+/* Runs whose numbers become wrong at a step that the test chooses: which checkpoints are left,
+ * what the failure names, and where the next start resumes. The lists are worked out by hand from
  * checkpoint.every, keep_last, guard.limit and the step. */
 #include <math.h>
 
@@ -8,10 +8,10 @@
 #include "tensor/backend.h"
 #include "tensor/ops.h"
 
-/* The CPU, with what goes wrong: gradients of not-a-number in steps [nan_from, nan_to), and an
- * update that ends with a change of the weights. */
+/* The CPU, with faults: gradients of NaN in steps [nan_from, nan_to), and an update that ends
+ * with a change of the weights. */
 static struct {
-    int64_t step; /* Counted by the sums of squares: one a step. */
+    int64_t step; /* Counted by the sums of squares, one per step. */
     int64_t nan_from, nan_to;
     int64_t spoil_step;
     enum { SPOIL_ONE_UNUSED, SPOIL_ALL, BLOW_UP, FORGET } how;
@@ -28,10 +28,11 @@ static lt_err sumsq(lt_queue *q, const lt_sumsq_args *a) {
     return LT_OK;
 }
 
-/* Row 63 of the embedding is that of an id the data does not have: NaN there reaches no loss. */
+/* Row 63 of the embedding belongs to an id that the data do not contain, so NaN there reaches no
+ * loss. */
 static lt_err adamw(lt_queue *q, const lt_adamw_args *a) {
     float *p = a->p.data;
-    const bool embedding = a->first == 0; /* The first parameter of all. */
+    const bool embedding = a->first == 0; /* The first parameter of the model. */
     LT_TRY(lt_backend_cpu()->ops->adamw(q, a));
     if (fault.step != fault.spoil_step) {
         return LT_OK;
@@ -66,7 +67,7 @@ static const lt_backend *broken(int64_t nan_from, int64_t nan_to, int64_t spoil_
 #define FOREVER INT64_MAX
 #define NEVER   INT64_MAX, SPOIL_ALL
 
-/* The issue's own case: saving every 4, NaN from 17 on, limit 16: 20, 24, 28 and 32 are due and not
+/* A save every 4 steps, NaN from step 17 on, limit 16: saves at 20, 24, 28 and 32 are due and not
  * made; the failure comes at step 32. */
 static void nan_from_17(void **state) {
     json_t *end;
@@ -90,8 +91,9 @@ static void nan_from_17(void **state) {
     assert_true(run_has("a", "history/metrics-000.jsonl"));
 }
 
-/* 18 is the first bad step: update 17 changed the weights since 16, which is gone on from. */
-static void nan_behind_a_good_step(void **state) {
+/* 18 is the first bad step: update 17 changed the weights after 16, so the run resumes from
+ * 16. */
+static void nan_after_a_good_step(void **state) {
     (void)state;
     assert_int_equal(
         run_train("b", "steps=40 checkpoint.every=4 guard.limit=5", broken(18, FOREVER, NEVER)),
@@ -123,8 +125,8 @@ static void keep_every(void **state) {
     run_holds("d", "8 16 20");
 }
 
-/* One bad step where one is due: the next step saves. */
-static void late(void **state) {
+/* One bad step at which a save is due: the next step saves. */
+static void a_save_waits_for_a_good_step(void **state) {
     json_t *skips;
     (void)state;
     must(run_train("e", "steps=13 checkpoint.every=4 checkpoint.keep_last=9", broken(8, 9, NEVER)),
@@ -136,8 +138,8 @@ static void late(void **state) {
     json_decref(skips);
 }
 
-/* A weight that no loss sees is NaN from update 10 on: 12 is not published, and the run ends
- * there. */
+/* A weight that no loss depends on is NaN from update 10 on: 12 is not published, and the run
+ * ends there. */
 static void unseen_weight(void **state) {
     (void)state;
     assert_int_equal(run_train("f", "steps=40 checkpoint.every=4",
@@ -151,8 +153,9 @@ static void unseen_weight(void **state) {
     run_holds("f", "8 12");
 }
 
-/* Update 16 spoils the weights, and 16 is due: its own loss tells, before the next step does. */
-static void spoiled_where_due(void **state) {
+/* Update 16 ruins the weights, and a save at 16 is due: the loss of that save shows it, before
+ * the next step does. */
+static void bad_weights_at_a_save(void **state) {
     (void)state;
     assert_int_equal(run_train("g", "steps=40 checkpoint.every=4 checkpoint.keep_last=1",
                                broken(FOREVER, FOREVER, 16, SPOIL_ALL)),
@@ -162,8 +165,8 @@ static void spoiled_where_due(void **state) {
     says("step 32: 16 updates");
 }
 
-/* The last update spoils the weights: no checkpoint, no model. */
-static void spoiled_at_the_end(void **state) {
+/* The last update ruins the weights: no checkpoint, no model. */
+static void bad_weights_at_the_end(void **state) {
     (void)state;
     assert_int_equal(run_train("h", "steps=10 checkpoint.every=4 export=true",
                                broken(FOREVER, FOREVER, 10, SPOIL_ALL)),
@@ -173,9 +176,9 @@ static void spoiled_at_the_end(void **state) {
     assert_false(run_has("h", "model"));
 }
 
-/* Finite, but far above: 16 and 20 are published and do not push out 12. A stop goes on from the
- * newest, bit for bit; only a divergence goes back. */
-static void blown_up(void **state) {
+/* Losses that are finite, but far too high: 16 and 20 are published and do not displace 12. A
+ * stopped run resumes from the newest, bit for bit; only after a divergence it goes back. */
+static void losses_far_above_the_best(void **state) {
     lt_run_state s = {0};
     char path[LT_PATH_BYTES], *text = NULL;
     size_t bytes = 0;
@@ -188,14 +191,14 @@ static void blown_up(void **state) {
     must(lt_file_read(&text, &bytes, path, 1 << 20), path);
     must(lt_checkpoint_parse(&s, text, bytes, path), path);
     assert_true(s.suspect);
-    assert_true(s.loss > 6.0); /* ln 64 = 4.16, and a nat and more above it. */
+    assert_true(s.loss > 6.0); /* ln 64 = 4.16, and more than a nat above that. */
     lt_run_state_clear(&s);
     free(text);
     assert_int_equal(run_train("i",
                                "steps=40 checkpoint.every=4 checkpoint.keep_last=1 optim.lr=1e-5 "
                                "guard.limit=2",
                                broken(2, FOREVER, NEVER)),
-                     LT_ERR_NUMERIC); /* Step 21 is well, 22 and 23 are not. */
+                     LT_ERR_NUMERIC); /* Step 21 is good, 22 and 23 are not. */
     says("/i/checkpoints/step-000000012");
     run_holds("i", "12 20");
     must(run_train("i", "steps=16 checkpoint.every=4 checkpoint.keep_last=1 optim.lr=1e-5", NULL),
@@ -204,9 +207,9 @@ static void blown_up(void **state) {
     assert_true(run_has("i", "checkpoints/step-000000020.left"));
 }
 
-/* A run that has learnt its data to less than half a nat, and whose weights are again as at the
- * beginning: ln 64 = 4.16 is no more than it began with, but far above its best. */
-static void forgotten(void **state) {
+/* A run has learnt its data to less than half a nat, and then has weights as bad as at the
+ * beginning: ln 64 = 4.16 is no more than its first loss, but far above its best. */
+static void losses_as_at_the_beginning(void **state) {
     char path[LT_PATH_BYTES], *text = NULL, options[LT_PATH_BYTES + 128];
     int32_t header[256] = {20240520, 1, RUN_TOKENS};
     lt_run_state s = {0};
@@ -236,8 +239,8 @@ static void forgotten(void **state) {
     free(text);
 }
 
-/* Bad from the first step on: there is nothing to go on from, and nothing is lost by beginning
- * anew. */
+/* Bad from the first step on: there is nothing to resume from, and nothing is lost by starting
+ * again. */
 static void never_good(void **state) {
     (void)state;
     assert_int_equal(run_train("j", "steps=40 checkpoint.every=4", broken(1, FOREVER, NEVER)),
@@ -248,8 +251,8 @@ static void never_good(void **state) {
     run_holds("j", "4");
 }
 
-/* The only checkpoint holds the weights that failed: not silently taken again. */
-static void only_the_failed(void **state) {
+/* The only checkpoint holds the weights that failed: it is not silently used again. */
+static void the_only_checkpoint_has_failed(void **state) {
     char path[LT_PATH_BYTES], options[LT_PATH_BYTES + 64];
     (void)state;
     assert_int_equal(
@@ -266,16 +269,16 @@ static void only_the_failed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(nan_from_17),
-                                       cmocka_unit_test(nan_behind_a_good_step),
+                                       cmocka_unit_test(nan_after_a_good_step),
                                        cmocka_unit_test(keep_one),
                                        cmocka_unit_test(keep_every),
-                                       cmocka_unit_test(late),
+                                       cmocka_unit_test(a_save_waits_for_a_good_step),
                                        cmocka_unit_test(unseen_weight),
-                                       cmocka_unit_test(spoiled_where_due),
-                                       cmocka_unit_test(spoiled_at_the_end),
-                                       cmocka_unit_test(blown_up),
-                                       cmocka_unit_test(forgotten),
+                                       cmocka_unit_test(bad_weights_at_a_save),
+                                       cmocka_unit_test(bad_weights_at_the_end),
+                                       cmocka_unit_test(losses_far_above_the_best),
+                                       cmocka_unit_test(losses_as_at_the_beginning),
                                        cmocka_unit_test(never_good),
-                                       cmocka_unit_test(only_the_failed)};
+                                       cmocka_unit_test(the_only_checkpoint_has_failed)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

@@ -14,7 +14,8 @@
 
 #define DATA    "tests/golden/eval/"
 #define STORIES "tests/golden/stories260k/"
-#define NEAR    2e-4 /* Both in float; sums of some ten to forty log-probabilities. */
+/* Both sides compute in float; these are sums of some ten to forty log-probabilities. */
+#define NEAR 2e-4
 
 static void assert_near(double got, double want, double bound, const char *what) {
     if (!(fabs(got - want) <= bound)) {
@@ -66,7 +67,7 @@ static const json_t *scores_of(const char *task, int shots) {
     return NULL;
 }
 
-/* Ours, whose questions begin at `first`, are theirs: word for word, and as likely. */
+/* Our questions from `first` on are those of the harness: word for word, and equally likely. */
 static void same_requests(lt_scorer *s, const lt_eval_items *ours, int64_t first,
                           const json_t *theirs) {
     const json_t *items = json_object_get(theirs, "items");
@@ -131,7 +132,7 @@ static void tasks_of_lines(void **state) {
     }
 }
 
-/* Subjects follow one another by name; theirs are two tasks. */
+/* Subjects are in the order of their names; the harness has them as two tasks. */
 static void mmlu(void **state) {
     (void)state;
     for (int shots = 0; shots <= 2; shots += 2) {
@@ -158,7 +159,7 @@ static void mmlu(void **state) {
     }
 }
 
-/* The same files in a tar, gzip around it. */
+/* The same files in a tar, compressed with gzip. */
 static void mmlu_in_a_tar(void **state) {
     char folder[] = "/tmp/lateen-eval-XXXXXX", path[64], command[256];
     lt_eval_items plain = {0}, packed = {0};
@@ -166,7 +167,7 @@ static void mmlu_in_a_tar(void **state) {
     (void)state;
     assert_non_null(mkdtemp(folder));
     (void)snprintf(path, sizeof path, "%s/mmlu.tar.gz", folder);
-    /* With records of times, whose names end as those of the files do. */
+    /* With pax records of times, whose names end like those of the files. */
     (void)snprintf(command, sizeof command, "tar --format=pax -C %s -czf %s mmlu", DATA, path);
     assert_int_equal(system(command), 0);
     must(lt_eval_items_read(&plain, &kind, "mmlu", DATA "mmlu", 0, 2), "folder");
@@ -266,7 +267,7 @@ static lt_err mmlu_files(lt_eval_items *items, const char *text, const char *exa
 #define PREAMBLE "The following are multiple choice questions (with answers) about s.\n\n"
 #define CHOICES  "\nA. a\nB. b\nC. c\nD. d\nAnswer:"
 
-/* Every record is a question, except a header; blank lines are none. The files of the paper's own
+/* Every record is a question, except for a header and blank lines. The files in the paper's own
  * tar have no header. */
 static void records_of_mmlu(void **state) {
     static const char *const same[] = {HEADER ONE TWO, ONE TWO, HEADER "\n" ONE "\r\n\n" TWO "\n\n",
@@ -284,7 +285,7 @@ static void records_of_mmlu(void **state) {
     }
 }
 
-/* A record that is no question ends nothing without a word. */
+/* A record that is not a question is reported; reading does not simply end there. */
 static void broken_records_of_mmlu(void **state) {
     static const struct {
         const char *text, *says;
@@ -305,7 +306,7 @@ static void broken_records_of_mmlu(void **state) {
     }
 }
 
-/* As many worked examples as are asked for, or none of the questions. */
+/* As many worked examples as requested; none of the questions is among them. */
 static void examples_of_mmlu(void **state) {
     lt_eval_items items;
     (void)state;
@@ -346,7 +347,7 @@ static void a_text(void **state) {
     }
 }
 
-/* Each document is scored by itself: one that is read three times has the loss of one. */
+/* Each document is scored separately: one that occurs three times has the loss of one. */
 static void several_texts(void **state) {
     static const char *const paths[] = {DATA "prose.txt", DATA "prose.txt", DATA "prose.txt"};
     lt_eval_options o = options();
@@ -366,8 +367,8 @@ static void several_texts(void **state) {
     assert_int_equal(r.tokens, 2 * one.tokens);
 }
 
-/* A question that does not fit ends the evaluation: no score is told for it. */
-static void long_questions_are_told(void **state) {
+/* A question that does not fit ends the evaluation: there is no score for it. */
+static void long_questions_are_reported(void **state) {
     lt_eval_options o = options();
     lt_eval_task_result r;
     (void)state;
@@ -413,7 +414,7 @@ static void broken_questions(void **state) {
             "more than 8 choices");
 }
 
-/* The message names the line, also behind good ones. */
+/* The message has the line number, also after valid lines. */
 static void broken_lines_are_named(void **state) {
 #define GOOD "{\"query\": \"a\", \"choices\": [\"b\", \"c\"], \"gold\": 1}\n"
     (void)state;
@@ -424,7 +425,7 @@ static void broken_lines_are_named(void **state) {
     refused("piqa", "{\"query\": \"a\", \"choices\": [\"b\"]}\n", "gold");
 }
 
-/* A task may have any number of questions; each keeps what it was given. */
+/* A task may have any number of questions, and each keeps its own texts. */
 static void many_questions(void **state) {
     lt_eval_items all = {0};
     lt_eval_item *one = NULL;
@@ -444,9 +445,9 @@ static void many_questions(void **state) {
     assert_true(all.items == NULL && all.n == 0 && all.room == 0);
 }
 
-/* A pair that is longer than the sequence loses its beginning; an empty context is BOS; one token
- * of context is the least. */
-static void edges(void **state) {
+/* A pair that is longer than the sequence loses its beginning; an empty context is BOS; at least
+ * one token of context is kept. */
+static void pairs_at_the_limits(void **state) {
     lt_eval_options o = options();
     lt_scorer whole = {0}, cut = {0};
     lt_score a, b;
@@ -482,8 +483,8 @@ int main(void) {
         cmocka_unit_test(records_of_mmlu),  cmocka_unit_test(broken_records_of_mmlu),
         cmocka_unit_test(examples_of_mmlu), cmocka_unit_test(a_text),
         cmocka_unit_test(broken_questions), cmocka_unit_test(broken_lines_are_named),
-        cmocka_unit_test(many_questions),   cmocka_unit_test(edges),
-        cmocka_unit_test(several_texts),    cmocka_unit_test(long_questions_are_told),
+        cmocka_unit_test(many_questions),   cmocka_unit_test(pairs_at_the_limits),
+        cmocka_unit_test(several_texts),    cmocka_unit_test(long_questions_are_reported),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

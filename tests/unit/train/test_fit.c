@@ -1,6 +1,6 @@
-/* What a run needs of a GPU's memory with ranks that divide the state: the table of bytes a
- * parameter in docs/parallel.md (BF16, AdamW), the rooms of units that are present for a while, and
- * the memory in which ranks make sums. */
+/* The memory that a run needs on a GPU if ranks divide its state: the table of bytes per
+ * parameter in docs/parallel.md (BF16, AdamW), the buffers of units that are present temporarily,
+ * and the memory in which ranks compute sums. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,11 +77,11 @@ static void state_is_divided(void **state) {
     }
 }
 
-/* For sums 16 MiB for each rank and 16 more, up to 8 ranks; then 128 MiB in all and one piece; at
- * least 1 MiB a rank: 48, 144, 136, 257. For what neighbours send, comm/peer.h, 4 KiB of words and
- * a box for each of at most 15, of 2 slots of 16 MiB and 6 of a quarter of that, or as much less
- * as 192 MiB for all boxes allow: 56, 191.4, 190.3. */
-static void sums(void **state) {
+/* For sums: 16 MiB for each rank and 16 more, up to 8 ranks; then 128 MiB in all and one piece;
+ * at least 1 MiB per rank: 48, 144, 136, 257. For messages of neighbours (comm/peer.h): 4 KiB of
+ * words, and a mailbox for each of at most 15 with 2 slots of 16 MiB and 6 of a quarter of that,
+ * or less if 192 MiB for all mailboxes require it: 56, 191.4, 190.3. */
+static void memory_for_sums(void **state) {
     const int ranks[] = {1, 2, 8, 16, 256};
     const size_t mib[] = {0, 104, 335, 326, 447};
     (void)state;
@@ -90,9 +90,10 @@ static void sums(void **state) {
     }
 }
 
-/* The logits of a batch stay if they take at most half of what the run leaves, which fits to the
- * byte; not those of sft, which need no second time, nor where the recipe says so. */
-static void logits_stay(void **state) {
+/* The logits of a batch are kept if they take at most half of what the run leaves free, which may
+ * fit to the byte; not those of sft, which are not needed a second time, nor if the recipe
+ * forbids it. */
+static void when_logits_are_kept(void **state) {
     const lt_train_shape *shape = lt_train_shape_find("gpt2-124m");
     static lt_recipe r;
     size_t need;
@@ -136,9 +137,10 @@ static void logits_stay(void **state) {
     }
 }
 
-/* Prompts are shared where rows are judged by their values: not of texts, not of a student, whose
- * rows stand beside its teacher's, and not where any number of ranks gives the same bits. */
-static void prompts_are_shared(void **state) {
+/* Prompts are shared if rows are judged by their values: not for plain texts, not for a student,
+ * whose rows are compared with its teacher's, and not if any number of ranks must give the same
+ * bits. */
+static void when_prompts_are_shared(void **state) {
     static const struct {
         int64_t objective, deterministic;
         bool asked, shared;
@@ -162,8 +164,8 @@ static void prompts_are_shared(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(state_is_divided), cmocka_unit_test(sums),
-                                       cmocka_unit_test(logits_stay),
-                                       cmocka_unit_test(prompts_are_shared)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(state_is_divided), cmocka_unit_test(memory_for_sums),
+        cmocka_unit_test(when_logits_are_kept), cmocka_unit_test(when_prompts_are_shared)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "train/watch/goodput.h"
 
-#define SLOW 60.0 /* A busy machine takes less between two lines. */
+#define SLOW 60.0 /* Even a busy machine takes less between two lines. */
 
 static void near(double got, double want) {
     if (!(got >= want && got < want + SLOW)) {
@@ -27,7 +27,7 @@ static double all_of(const lt_goodput *t) {
     return all;
 }
 
-/* The kind of a step, and the seconds that it waited for data of the 1,000 that it took. */
+/* The kind of a step, and how many of its 1,000 seconds it waited for data. */
 static void steps(void **state) {
     static const struct {
         double wait_s;
@@ -36,7 +36,7 @@ static void steps(void **state) {
     } rows[] = {{0, true, 0, 1000, 0},
                 {300, true, 300, 700, 0},
                 {300, false, 300, 0, 700},
-                {1e9, true, 1000, 0, 0}}; /* Rows that were waited for before the mark. */
+                {1e9, true, 1000, 0, 0}}; /* The wait for rows began before the mark. */
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const double begin_s = lt_clock_s() - 1000.0;

@@ -28,7 +28,7 @@ static void judge(lt_guard *g, double loss, double norm, bool applied) {
 
 /* Losses 1 .. 20: the mean of the last 16 is that of 5 .. 20, 12.5; with a window of 8 that of 13
  * .. 20, 16.5. */
-static void recent(void **state) {
+static void mean_of_recent_losses(void **state) {
     const int64_t windows[] = {128, 16, 8};
     const double want[] = {12.5, 12.5, 16.5};
     (void)state;
@@ -48,8 +48,8 @@ static void recent(void **state) {
     }
 }
 
-/* best + max(1, best / 2): 10.5 bears 15.75; 4 bears 6; 1.5 bears 2.5; 0.25 bears 1.25. */
-static void suspects(void **state) {
+/* best + max(1, best / 2): 10.5 allows 15.75; 4 allows 6; 1.5 allows 2.5; 0.25 allows 1.25. */
+static void limits_of_suspicion(void **state) {
     const double best[] = {10.5, 4.0, 1.5, 0.25}, most[] = {15.75, 6.0, 2.5, 1.25};
     lt_recipe *r = recipe(128);
     lt_guard *g = calloc(1, sizeof *g);
@@ -61,7 +61,8 @@ static void suspects(void **state) {
         assert_false(lt_guard_suspects(g, most[i]));
         assert_true(lt_guard_suspects(g, nextafter(most[i], 100.0)));
     }
-    for (int i = 0; i < 4; i++) { /* And the mean of the last losses: 13.125, 5, 2, 0.75. */
+    /* The limit for the mean of the last losses: 13.125, 5, 2, 0.75. */
+    for (int i = 0; i < 4; i++) {
         const double mean[] = {13.125, 5.0, 2.0, 0.75};
         lt_guard_open(g, r);
         judge(g, mean[i] - 0.25, 1, true);
@@ -75,10 +76,11 @@ static void suspects(void **state) {
     free(r);
 }
 
-/* The best begins as the first loss, 6. With 15 losses it stays so. The 16th makes it their mean: 6
- * and 15 times 2 have the mean 2.25 and the deviation sqrt(15) / 4 = 0.968; 16 times 2 the mean 2
- * and none: the spread fades to nine tenths. A higher mean leaves the best. */
-static void best(void **state) {
+/* The best begins as the first loss, 6. With 15 losses it does not change. The 16th makes it
+ * their mean: 6 and 15 times 2 have the mean 2.25 and the deviation sqrt(15) / 4 = 0.968; 16
+ * times 2 have the mean 2 and no deviation, so the spread fades to nine tenths. A higher mean
+ * does not change the best. */
+static void the_best_loss(void **state) {
     lt_recipe *r = recipe(128);
     lt_guard *g = calloc(1, sizeof *g);
     (void)state;
@@ -106,7 +108,7 @@ static void best(void **state) {
     free(r);
 }
 
-/* A window of 8 cannot hold 16: 8 are enough. */
+/* A window of 8 cannot hold 16: 8 losses are enough. */
 static void best_of_a_small_window(void **state) {
     lt_recipe *r = recipe(8);
     lt_guard *g = calloc(1, sizeof *g);
@@ -122,7 +124,7 @@ static void best_of_a_small_window(void **state) {
 }
 
 /* 4 spreads for one loss, 1.5 for the mean: 2 + 4 and 2 + 1.5. */
-static void noise(void **state) {
+static void limits_with_noise(void **state) {
     lt_recipe *r = recipe(128);
     lt_guard *g = calloc(1, sizeof *g);
     (void)state;
@@ -167,15 +169,16 @@ static void fill(lt_guard *g, int n) {
     }
 }
 
-/* Losses 1 .. 11 in a window of 8, the ring then holds 9 10 11 4 5 6 7 8 with the oldest at 3. */
+/* Losses 1 .. 11 in a window of 8: the ring then holds 9 10 11 4 5 6 7 8, with the oldest at
+ * index 3. */
 static void state_of_another_window(void **state) {
     const struct {
         int64_t window, n, next;
         double oldest_first[10];
-        int64_t first; /* Place of the oldest. */
+        int64_t first; /* Index of the oldest. */
     } cases[] = {
-        {8, 8, 3, {4, 5, 6, 7, 8, 9, 10, 11}, 3},  /* As it was. */
-        {10, 8, 8, {4, 5, 6, 7, 8, 9, 10, 11}, 0}, /* Room for two more. */
+        {8, 8, 3, {4, 5, 6, 7, 8, 9, 10, 11}, 3},  /* Unchanged. */
+        {10, 8, 8, {4, 5, 6, 7, 8, 9, 10, 11}, 0}, /* Capacity for two more. */
         {9, 8, 8, {4, 5, 6, 7, 8, 9, 10, 11}, 0},
     };
     lt_recipe *r = recipe(8);
@@ -229,7 +232,7 @@ static void thresholds(void **state) {
     for (int k = 0; k < 7; k++) {
         judge(g, k % 2 == 0 ? 2.0 : 4.0, k % 2 == 0 ? 20.0 : 40.0, true);
     }
-    judge(g, 100, 30, true); /* The window is not full: nothing is judged. */
+    judge(g, 100, 30, true); /* The window is not full, so nothing is judged. */
     lt_guard_open(g, r);
     for (int k = 0; k < 8; k++) {
         judge(g, k % 2 == 0 ? 2.0 : 4.0, k % 2 == 0 ? 20.0 : 40.0, true);
@@ -245,7 +248,7 @@ static void thresholds(void **state) {
     judge(g, 3, 60.5, false); /* Mean 30, deviation 10. */
     judge(g, 3, 59.5, true);
     lt_guard_open(g, r);
-    for (int k = 0; k < 8; k++) { /* Equal values have no deviation: nothing is far. */
+    for (int k = 0; k < 8; k++) { /* Equal values have no deviation, so no value is far away. */
         judge(g, 3, 5, true);
     }
     judge(g, 3, 1e9, true);
@@ -253,8 +256,8 @@ static void thresholds(void **state) {
     free(r);
 }
 
-/* A state that lacks a word is refused, not taken as 0; one whose ring is full and begins at its
- * first place is as any other. */
+/* A state that lacks a member is refused, and not taken as 0; a state whose ring is full and
+ * begins at index 0 is accepted. */
 static void incomplete_state(void **state) {
     static const char *const words[] = {"skipped", "skipped_in_a_row", "loss", "grad"};
     lt_recipe *r = recipe(8);
@@ -283,7 +286,7 @@ static void incomplete_state(void **state) {
     free(r);
 }
 
-/* A state from before `best` was kept: the mean of what is there. */
+/* A state from before `best` was stored: the mean of the losses in it. */
 static void older_state(void **state) {
     lt_recipe *r = recipe(8);
     lt_guard *g = calloc(1, sizeof *g);
@@ -304,15 +307,11 @@ static void older_state(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(recent),
-                                       cmocka_unit_test(suspects),
-                                       cmocka_unit_test(best),
-                                       cmocka_unit_test(best_of_a_small_window),
-                                       cmocka_unit_test(noise),
-                                       cmocka_unit_test(not_finite),
-                                       cmocka_unit_test(state_of_another_window),
-                                       cmocka_unit_test(thresholds),
-                                       cmocka_unit_test(incomplete_state),
-                                       cmocka_unit_test(older_state)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mean_of_recent_losses),   cmocka_unit_test(limits_of_suspicion),
+        cmocka_unit_test(the_best_loss),           cmocka_unit_test(best_of_a_small_window),
+        cmocka_unit_test(limits_with_noise),       cmocka_unit_test(not_finite),
+        cmocka_unit_test(state_of_another_window), cmocka_unit_test(thresholds),
+        cmocka_unit_test(incomplete_state),        cmocka_unit_test(older_state)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,7 +34,7 @@ static double element(const lt_param *p, int64_t whole) {
     return (double)((whole * 7 + p->number * 3) % 11 - 5);
 }
 
-/* What is held of the table, in one piece; the caller frees it. */
+/* Fill the part of the table that is held, in one piece; the caller frees it. */
 static float *fill(const lt_param_table *t, lt_param_buffer *b) {
     float *flat = calloc(1, lt_param_buffer_bytes(t, LT_F32));
     assert_non_null(flat);
@@ -64,7 +64,7 @@ static double whole_sum(const lt_model_spec *spec) {
     return sum;
 }
 
-/* One rank's share. With a level, its gradients are its slices of the units. */
+/* The share of one rank. With a level, its gradients are its slices of the units. */
 static double share_of(const lt_model_spec *spec, const lt_mesh_shape *m, int rank, int level) {
     lt_world w = {.shape = *m};
     lt_shards s;
@@ -106,7 +106,7 @@ static double share_of(const lt_model_spec *spec, const lt_mesh_shape *m, int ra
 static void each_element_counts_once(void **state) {
     static const struct {
         const char *model;
-        lt_mesh_shape mesh; /* pp, dp, cp, tp, ep */
+        lt_mesh_shape mesh; /* pp, dp, cp, tp, ep. */
         int levels;
     } cases[] = {
         {"llama3", {1, 1, 1, 1, 1}, 2},  {"llama3", {1, 3, 1, 1, 1}, 2},
@@ -118,7 +118,7 @@ static void each_element_counts_once(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const lt_model_spec spec = spec_of(cases[i].model, 131); /* No even shares. */
+        const lt_model_spec spec = spec_of(cases[i].model, 131); /* The shares are uneven. */
         const lt_mesh_shape *m = &cases[i].mesh;
         const double want = whole_sum(&spec);
         for (int level = 0; level <= cases[i].levels; level++) {
@@ -134,12 +134,12 @@ static void each_element_counts_once(void **state) {
     }
 }
 
-/* Cells of 65,536 elements of the whole model's layout, whatever a rank holds of it. */
+/* Cells are 65,536 elements of the whole model's layout, whatever a rank holds of it. */
 static void cells_hold_their_elements(void **state) {
     static const lt_mesh_shape meshes[] = {{1, 1, 1, 1, 1}, {1, 1, 1, 2, 1}, {2, 1, 1, 4, 1}};
     (void)state;
     for (size_t i = 0; i < 2 * sizeof meshes / sizeof *meshes; i++) {
-        /* Several cells; parameters of one element, behind which there is padding. */
+        /* Several cells; parameters of one element, which are followed by padding. */
         const lt_model_spec spec = spec_of(i % 2 == 0 ? "llama3" : "apertus", 5003);
         for (int r = 0; r < meshes[i / 2].pp * meshes[i / 2].tp; r++) {
             lt_layout l;

@@ -1,6 +1,7 @@
-/* The optimisers' steps on a model, element by element from the papers' formulas in double: AdamW
- * (Loshchilov and Hutter 2019), AdEMAMix (Pagliardini and others 2024), Lion (Chen and others 2023)
- * and what Jordan's Muon leaves to AdamW; which unit is told when; how many bytes it all takes. */
+/* Steps of the optimisers on a model, element by element from the papers' formulas in double:
+ * AdamW (Loshchilov and Hutter 2019), AdEMAMix (Pagliardini and others 2024), Lion (Chen and
+ * others 2023) and what Jordan's Muon leaves to AdamW; which unit is reported when; how many
+ * bytes everything takes. */
 #include "unit/train/side.h"
 
 #include <math.h>
@@ -22,7 +23,7 @@ static lt_recipe *recipe(const char *kind) {
 
 #define SCALE 0.5f
 
-/* An element under two steps; m: its moments. */
+/* An element after two steps; m: its moments. */
 static double element(const lt_recipe *r, double p, const double g[2], bool decays) {
     double m = 0, v = 0, slow = 0;
     for (int i = 0; i < 2; i++) {
@@ -92,9 +93,9 @@ static void elements_follow_the_papers(void **state) {
     }
 }
 
-/* Muon turns the matrix G of 40 x 20 (the first that up holds) and its transpose of 20 x 40 (down)
- * into the same orthogonal matrix; the taller one's update is larger by sqrt(40 / 20). Decay is the
- * plan's muon_lr times optim.decay. */
+/* Muon turns the matrix G of 40 x 20 (the first in up) and its transpose of 20 x 40 (down) into
+ * the same orthogonal matrix; the update of the taller one is larger by sqrt(40 / 20). Decay is
+ * the plan's muon_lr times optim.decay. */
 static void muon_scales_by_the_shape(void **state) {
     lt_model_spec spec = spec_of(false, 37);
     lt_recipe *r = recipe("muon");
@@ -136,7 +137,8 @@ static void muon_scales_by_the_shape(void **state) {
             assert_true(fabs(u - sqrt(40.0 / 20.0) * v) <= 1e-5);
         }
     }
-    /* Twenty singular values that five steps bring to between 0.68 and 1.13 (Jordan 2024). */
+    /* Twenty singular values, which five iterations bring to between 0.68 and 1.13 (Jordan
+     * 2024). */
     sum /= 20 * plans[0].muon_lr * plans[0].muon_lr;
     assert_true(sum > 0.68 * 0.68 && sum < 1.13 * 1.13);
     side_close(&s);
@@ -157,9 +159,9 @@ static lt_err on_updated(void *of, int unit) {
     return LT_OK;
 }
 
-/* Each unit once, when its last parameter is queued; none where more changes follow; what the
- * callback cannot do ends the step. */
-static void units_are_told(void **state) {
+/* Each unit is reported once, when its last parameter is queued; none if more changes follow; a
+ * failure of the callback ends the step. */
+static void units_are_reported(void **state) {
     const lt_model_spec spec = spec_of(false, 37);
     lt_recipe *r = recipe("adamw");
     told t = {.fails_at = -1};
@@ -189,8 +191,8 @@ static void units_are_told(void **state) {
     free(r);
 }
 
-/* Moments of n elements and one sum of squares, each at a multiple of 64 bytes; of Muon what its
- * largest matrix works with: two of its size and two squares of its smaller side. */
+/* Moments of n elements and one sum of squares, each aligned to 64 bytes; for Muon the scratch
+ * memory of its largest matrix: two of its size and two squares of its smaller side. */
 static void bytes_by_kind(void **state) {
     static const struct {
         const char *kind, *moments;
@@ -234,7 +236,7 @@ static void bytes_by_kind(void **state) {
     lt_param_table_close(&t);
 }
 
-/* What is measured is what is taken; what sites exchange stands behind the optimiser's own. */
+/* What is measured is what is allocated; what sites exchange follows the optimiser's own. */
 static void moments_have_names(void **state) {
     static const struct {
         const char *kind, *names[5];
@@ -265,7 +267,7 @@ static void moments_have_names(void **state) {
         assert_ptr_equal(outer.outer, &o->moments[n - 2]);
         assert_ptr_equal(outer.momentum, &o->moments[n - 1]);
         lt_optimiser_close(&s.optimiser);
-        lt_optimiser_close(&s.optimiser); /* A closed one has nothing to give back. */
+        lt_optimiser_close(&s.optimiser); /* A closed optimiser has nothing to free. */
         assert_int_equal(s.optimiser.n_moments, 0);
         assert_null(s.optimiser.host_sumsq);
         side_close(&s);
@@ -276,8 +278,8 @@ static void moments_have_names(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(elements_follow_the_papers), cmocka_unit_test(muon_scales_by_the_shape),
-        cmocka_unit_test(units_are_told), cmocka_unit_test(bytes_by_kind),
+        cmocka_unit_test(units_are_reported), cmocka_unit_test(bytes_by_kind),
         cmocka_unit_test(moments_have_names)};
-    lt_thread_set_count(1); /* Small models: threads would only wait for each other. */
+    lt_thread_set_count(1); /* The models are small, so threads would only wait for each other. */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,8 @@ static void steps_on_parts_are_slices(void **state) {
     }
 }
 
-/* Flat ranges that end at multiples of the padding, so that a share's units lie in the whole's. */
+/* Flat ranges that end at multiples of the padding, so that units of a share lie inside those of
+ * the whole. */
 static lt_err share_boxes(const void *ctx, const lt_param *p, lt_box_list *out) {
     parts_of of = *(const parts_of *)ctx;
     lt_box whole = {.first = {0}};
@@ -70,7 +71,7 @@ static lt_err share_boxes(const void *ctx, const lt_param *p, lt_box_list *out) 
                       to < p->count ? to : p->count);
 }
 
-/* A buffer over a share whose units point into a whole one. */
+/* Make a buffer over a share whose units point into a whole one. */
 static void point_into(lt_param_buffer *b, const lt_param_table *t, const lt_param_buffer *whole) {
     must(lt_param_buffer_open(b, t, whole->dtype), "share");
     for (int i = 0; i < t->n_params; i++) {
@@ -83,7 +84,7 @@ static void point_into(lt_param_buffer *b, const lt_param_table *t, const lt_par
     }
 }
 
-/* ZeRO-1: the model is whole; each of three updates its share of it in place. */
+/* ZeRO-1: the model is whole; each of three ranks updates its share of it in place. */
 static void shares_update_one_model(void **state) {
     lt_recipe *r = recipe_of("adamw", "bf16");
     const lt_model_spec spec = spec_of(true, 37);
@@ -151,7 +152,7 @@ static void muon_keeps_whole_matrices(void **state) {
     free(r);
 }
 
-/* Flat ranges whose ends are multiples of the norm's cells. */
+/* Flat ranges whose ends are multiples of the cells of the norm. */
 static lt_err grid_boxes(const void *ctx, const lt_param *p, lt_box_list *out) {
     parts_of of = *(const parts_of *)ctx;
     const int64_t cells = (of.whole_elements + LT_NORM_CELL - 1) / LT_NORM_CELL;
@@ -172,7 +173,7 @@ static double *partials_of(side *s) {
     return cells;
 }
 
-/* The total of n parts by the definition: cells from the elements, one by one. */
+/* Compare with the total of n parts by the definition: cells from the elements, one by one. */
 static void expect_norm(const lt_recipe *r, const lt_model_spec *spec, lt_partition partition,
                         parts_of *of, double whole, bool bits) {
     double *cells[5];
@@ -199,7 +200,7 @@ static void partial_sums_give_the_norm(void **state) {
     lt_recipe *r = recipe_of("adamw", "fp32");
     (void)state;
     for (int experts = 0; experts < 2; experts++) {
-        const lt_model_spec spec = spec_of(experts == 1, 6997); /* Four cells, and a bit. */
+        const lt_model_spec spec = spec_of(experts == 1, 6997); /* Four cells, and a remainder. */
         side whole;
         must(side_open(&whole, r, &spec, LT_F32, NULL), "whole");
         fill_gradients(&whole, 1);
@@ -231,6 +232,6 @@ int main(void) {
         cmocka_unit_test(muon_keeps_whole_matrices),
         cmocka_unit_test(partial_sums_give_the_norm),
     };
-    lt_thread_set_count(1); /* Small models: threads would only wait for each other. */
+    lt_thread_set_count(1); /* The models are small, so threads would only wait for each other. */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

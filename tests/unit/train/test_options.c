@@ -1,4 +1,4 @@
-/* Options of a run at their bounds, together with others, and together with the files that give a
+/* Options of a run at their bounds, in combinations, and together with the files that give a
  * model's shape. Accepted and refused values are listed here one by one. */
 #include <math.h>
 
@@ -9,7 +9,7 @@
 
 typedef struct {
     const char *options;
-    const char *refused; /* A piece of the message; NULL: accepted. */
+    const char *refused; /* Part of the message; NULL: accepted. */
 } choice;
 
 static lt_err check(const char *options) {
@@ -75,7 +75,7 @@ static void bounds(void **state) {
         {"rl.clip_high=-0.1", "neither -1"}, {"rl.cap=-0.5", "neither -1 (the method's)"},
         {"model.rope_theta=0", NULL}, {"model.rope_theta=1", NULL},
         {"model.rope_theta=0.99", "neither 0 (the family's) nor 1 or more"});
-    { /* N stands for the value and is no unit. */
+    { /* N stands for the value and is not a unit. */
         lt_recipe r = {0};
         assert_int_equal(lt_options_set(&lt_recipe_table, &r, "steps", "-1", "t"), LT_ERR_ARG);
         assert_string_equal(lt_error_message(), "t: steps = -1 is outside [0, 1000000000000]");
@@ -106,9 +106,9 @@ static void relations(void **state) {
         {"optim.kind=ademamix optim.moments=bf16", NULL});
 }
 
-/* Rounds of sites: fragments divide diloco.every, and a round ends before the next one of the same
- * parameters begins. */
-static void sites(void **state) {
+/* Rounds of sites: fragments divide diloco.every, and a round ends before the next one of the
+ * same parameters begins. */
+static void rounds_of_sites(void **state) {
     (void)state;
     TRY({"diloco.sites=4 diloco.site=3", NULL},
         {"diloco.sites=4 diloco.site=4", "diloco.site = 4 of diloco.sites = 4: they count from 0"},
@@ -129,7 +129,8 @@ static void sites(void **state) {
     must(check("objective.kind=dpo"), "one site");
 }
 
-/* Each step's rows are divided by dp of all sites, tokens by two pieces for each of cp. */
+/* The rows of each step are divided by the dp of all sites, tokens by two pieces for each rank of
+ * cp. */
 static void meshes_divide(void **state) {
     static const struct {
         const char *options, *refused;
@@ -253,14 +254,14 @@ static void mixtures(void **state) {
     free(m);
 }
 
-/* What has no effect, and what it would need. */
-static void idle(void **state) {
+/* Options that have no effect, and what they would need. */
+static void options_without_effect_are_refused(void **state) {
     static const struct {
         const char *set, *beside, *needs;
     } cases[] = {
         {"optim.beta3=0.5", "", "optim.kind = ademamix"},
         {"optim.beta3=0.5", "optim.kind=ademamix", NULL},
-        {"optim.beta3=0.9999", "", NULL}, /* The default was not set. */
+        {"optim.beta3=0.9999", "", NULL}, /* The default was not set explicitly. */
         {"optim.alpha=4", "optim.kind=muon", "optim.kind = ademamix"},
         {"optim.mix_warmup=5", "", "optim.kind = ademamix"},
         {"optim.muon_lr=0.1", "", "optim.kind = muon"},
@@ -429,7 +430,7 @@ static void contradictions(void **state) {
     adopt(&s, "model.rope_theta=1e4 model.init_std=0.02 model.gated=true model.act=silu", NULL);
     adopt(&s, "model.width=128", "model.width = 128 was given, but FILE has 64");
     adopt(&s, "model.width=256",
-          "model.width = 256 was given, but FILE has 64"); /* The default of others. */
+          "model.width = 256 was given, but FILE has 64"); /* The default of other families. */
     adopt(&s, "model.layers=6", "model.layers = 6 was given, but FILE has 5");
     adopt(&s, "model.heads=4", "model.heads = 4 was given, but FILE has 8");
     adopt(&s, "model.kv_heads=8", "model.kv_heads = 8 was given, but FILE has 4");
@@ -449,8 +450,8 @@ static void contradictions(void **state) {
     adopt(&s, "model.aux_coef=0.1", "FILE has no experts");
 }
 
-/* Weights of one run begin another; the recipe that is kept is what ran. */
-static void init_runs(void **state) {
+/* Weights of one run start another; the recipe that is kept is the one that ran. */
+static void weights_of_another_run(void **state) {
     char init[LT_PATH_BYTES], options[LT_PATH_BYTES + 128], path[LT_PATH_BYTES], *text = NULL;
     size_t bytes;
     lt_recipe *r;
@@ -474,7 +475,7 @@ static void init_runs(void **state) {
     assert_non_null(strstr(text, "  family: apertus\n"));
     assert_non_null(strstr(text, "  ffn: 64\n"));
     free(text);
-    r = calloc(1, sizeof *r); /* And it runs again as it is. */
+    r = calloc(1, sizeof *r); /* It runs again without changes. */
     lt_options_default(&lt_recipe_table, r);
     must(lt_options_load_yaml(&lt_recipe_table, r, path), path);
     run_path(path, "third");
@@ -484,7 +485,7 @@ static void init_runs(void **state) {
 }
 
 /* Found before the first step, not at the first checkpoint. */
-static void models_that_no_file_can_say(void **state) {
+static void models_that_no_file_can_hold(void **state) {
     (void)state;
     assert_int_equal(run_train("unsaid", "steps=2 model.family=llama model.qk_norm=true", NULL),
                      LT_ERR_UNSUPPORTED);
@@ -496,8 +497,8 @@ static void models_that_no_file_can_say(void **state) {
     assert_false(run_has("unsaid", "metrics.jsonl"));
 }
 
-/* Muon's matrices have a rate of their own: with optim.lr 0 they alone learn, and nothing is not a
- * number. */
+/* Muon's matrices have a rate of their own: with optim.lr 0 only they are trained, and nothing
+ * becomes NaN. */
 static void muon_without_a_rate(void **state) {
     json_t *lines, *skips;
     double first, last;
@@ -516,8 +517,8 @@ static void muon_without_a_rate(void **state) {
          "nothing learns");
 }
 
-/* Texts that an edit of the table once moved to the option after their own. */
-static void help_of_its_own_option(void **state) {
+/* Help texts that an edit of the table once moved to the option after their own. */
+static void each_option_has_its_own_help(void **state) {
     static const char *const said[][2] = {
         {"seed", "seed of initial weights"}, {"diloco.keep", "keep the outer parameters"},
         {"model.init", "weights to start"},  {"mesh.zero", "1 optimiser state"},
@@ -534,16 +535,16 @@ static void help_of_its_own_option(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(bounds),
                                        cmocka_unit_test(relations),
-                                       cmocka_unit_test(sites),
+                                       cmocka_unit_test(rounds_of_sites),
                                        cmocka_unit_test(meshes_divide),
                                        cmocka_unit_test(rows_in_common),
                                        cmocka_unit_test(ramps),
                                        cmocka_unit_test(mixtures),
-                                       cmocka_unit_test(idle),
+                                       cmocka_unit_test(options_without_effect_are_refused),
                                        cmocka_unit_test(contradictions),
-                                       cmocka_unit_test(init_runs),
-                                       cmocka_unit_test(models_that_no_file_can_say),
+                                       cmocka_unit_test(weights_of_another_run),
+                                       cmocka_unit_test(models_that_no_file_can_hold),
                                        cmocka_unit_test(muon_without_a_rate),
-                                       cmocka_unit_test(help_of_its_own_option)};
+                                       cmocka_unit_test(each_option_has_its_own_help)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

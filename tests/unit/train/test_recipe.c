@@ -23,7 +23,7 @@ static lt_recipe fresh(void) {
     return r;
 }
 
-/* The choices of model.family are the families in their order, then auto. */
+/* The choices of model.family are the families in order, then auto. */
 static void families(void **state) {
     char list[] = LT_RECIPE_FAMILIES, *save = NULL, *name = strtok_r(list, "|", &save);
     const lt_recipe r = fresh();
@@ -40,9 +40,9 @@ static void families(void **state) {
     assert_int_equal(r.family, LT_FAMILY_COUNT);
 }
 
-/* model.dtype = auto: 16 bits on a GPU where the weights have no more, or will have blocks beside
- * adapters; a CPU computes in fp32, and so does what begins without weights. A value that was given
- * stays. */
+/* model.dtype = auto: 16 bits on a GPU if the weights have no more, or will be in block types for
+ * adapters; a CPU computes in fp32, and so does a run that begins without weights. An explicit
+ * value stays. */
 static void types(void **state) {
     static const struct {
         const char *init, *base, *dtype;
@@ -74,7 +74,7 @@ static void types(void **state) {
     }
 }
 
-/* Each family can be made from a recipe, and its effective recipe says what it is. */
+/* Each family can be created from a recipe, and its effective recipe describes it. */
 static void each_family(void **state) {
     char list[] = LT_RECIPE_FAMILIES, *save = NULL;
     (void)state;
@@ -127,7 +127,7 @@ static void rates(void **state) {
     assert_int_equal(lines, 30);
 }
 
-/* Steps of a run that is lengthened go on at the end's rate. */
+/* A run that is lengthened continues at the rate of its end. */
 static void rates_beyond_the_end(void **state) {
     lt_recipe r = fresh();
     (void)state;
@@ -208,7 +208,7 @@ static void contradictions(void **state) {
     refused(r, "optim.kind", "lion", "optim.kind is lion");
 }
 
-/* Pagliardini et al. 2024: alpha grows linearly; beta3 so that the half-life of its weights
+/* Pagliardini et al. 2024: alpha grows linearly; beta3 grows so that the half-life of its weights
  * does. */
 static void slow_moment(void **state) {
     lt_recipe r = fresh();
@@ -243,7 +243,7 @@ static void mixtures(void **state) {
     assert_true(m.sources[0].weight == 3.0);
     assert_string_equal(m.sources[1].path, "c");
     assert_true(m.sources[1].weight == 0.5);
-    assert_string_equal(m.sources[2].path, "d:e"); /* No number: part of the name. */
+    assert_string_equal(m.sources[2].path, "d:e"); /* Not a number, so it is part of the name. */
     assert_true(m.sources[2].weight == 1.0);
     assert_string_equal(m.sources[3].path, "f:1");
     assert_true(m.sources[3].weight == 2.0);
@@ -254,7 +254,7 @@ static void mixtures(void **state) {
     assert_int_not_equal(lt_mixture_parse(&m, ":1", "data.train"), LT_OK);
     assert_int_not_equal(lt_mixture_parse(&m, "", "data.train"), LT_OK);
     assert_non_null(strstr(lt_error_message(), "data.train"));
-    /* A share is at least 2^-32: of 2^32 one, and of more none. */
+    /* A share is at least 2^-32: one of 2^32 is accepted, of more it is refused. */
     must(lt_mixture_parse(&m, "a:1,b:4294967295", "data.train"), "the smallest share");
     assert_int_equal(lt_mixture_parse(&m, "a:1,b:4294967296", "data.train"), LT_ERR_ARG);
     for (int i = 0; i < LT_LOADER_SOURCES_MAX; i++) {
@@ -283,7 +283,7 @@ static void shapes(void **state) {
     assert_int_equal(s.n_kv_heads, 2);
     assert_int_equal(s.head_dim, 16);
     assert_int_equal(s.max_seq, 40);
-    assert_int_equal(s.vocab_size, 192); /* Of 130 the next multiple of 64. */
+    assert_int_equal(s.vocab_size, 192); /* For 130, the next multiple of 64. */
     assert_int_equal(s.ffn_width, 256);  /* 8/3 of 96. */
     assert_int_equal(s.bos_id, 1);
     set(&r, "model.vocab", "130");
@@ -303,8 +303,8 @@ static void shapes(void **state) {
     assert_non_null(strstr(lt_error_message(), "131"));
 }
 
-/* What a recipe says of a family's blocks and of experts counts, and what it leaves open is the
- * family's. The effective recipe has the numbers as a person would write them. */
+/* What a recipe says about a family's blocks and about experts counts, and the family decides the
+ * rest. The effective recipe has the numbers as a person would write them. */
 static void blocks_and_experts(void **state) {
     lt_recipe r = fresh();
     lt_model_spec s;
@@ -346,7 +346,7 @@ static void blocks_and_experts(void **state) {
                 r.qk_norm == LT_SWITCH_OFF);
 }
 
-/* lt_train, as programs that embed Lateen call it: each override counts, from the first. */
+/* lt_train, called as by programs that embed Lateen: each override counts, from the first. */
 static void overrides(void **state) {
     static const struct {
         const char *list[2], *says;

@@ -1,8 +1,9 @@
-/* guard.replay: the rows of a step are computed again on another rank. The ranks are threads; what
- * one of them computes goes wrong at a step, in the step itself, in the replay, once or for good:
- * who is named, that data which give a loss that is not finite are told from that, that the run
- * goes on with the bits of a run without replays, and what it does not go with. `test_replay N`
- * prints the recall over N flips of bits in gradients before their sum, by bit. */
+/* guard.replay: the rows of a step are computed again on another rank. The ranks are threads; one
+ * of them computes wrongly at a step, in the step itself, in the replay, once or permanently. The
+ * tests check which rank is named, that data which give a loss that is not finite are told from
+ * that, that the run continues with the bits of a run without replays, and which options exclude
+ * it. `test_replay N` prints the recall over N flips of bits in gradients before their sum, by
+ * bit. */
 #include "unit/train/disturbed.h"
 
 #include "base/rng.h"
@@ -10,28 +11,27 @@
 
 #define FAULT_STEP 5
 
-#define NOT_A_NUMBER                                                                               \
-    32 /* In the place of a bit: the value becomes NaN, so the update is skipped. */
+#define NOT_A_NUMBER 32 /* In place of a bit: the value becomes NaN, so the update is skipped. */
 
-/* When the gradients of FAULT_STEP go wrong on a rank: those of the rows of the rank before, which
- * come first where the step is due; those of its own rows; all that it computes then. FORWARD: like
- * FIRST, and the loss of its rows was another one, too. */
+/* When the gradients of FAULT_STEP become wrong on a rank: FIRST: those of the rows of the rank
+ * before, which come first if the step is due; SECOND: those of its own rows; ALL: everything
+ * that it computes then. FORWARD: like FIRST, and the loss of its rows is wrong, too. */
 typedef enum { FIRST, SECOND, ALL, FORWARD } when;
 
 typedef struct {
     when when;
     int rank, bit;
-    uint64_t element; /* Modulo the number that there are. */
+    uint64_t element; /* Modulo the number of elements. */
 } fault;
 
 /* ---- The disturbance ------------------------------------------------------------------------- */
 
-/* Of the rank that this thread is. Gradients go wrong when the backward pass leaves their unit, the
- * last thing that happens to them before they are hashed or summed. */
+/* For the rank that this thread is. Gradients become wrong when the backward pass leaves their
+ * unit, the last thing that happens to them before they are hashed or summed. */
 static _Thread_local struct {
     lt_training *t;
     const fault *fault;
-    int n_left; /* How often unit 0 was left in FAULT_STEP: once a pass. */
+    int n_left; /* How often unit 0 was left in FAULT_STEP: once per pass. */
     lt_err (*leave)(void *of, int unit, unsigned what);
     lt_err (*combine)(void *of, lt_step_record *record);
 } own;
@@ -75,7 +75,7 @@ static lt_err steps(lt_training *t, const run *r) {
     return lt_replay_tell(t);
 }
 
-/* A run in folder "run", which is new. */
+/* Run in folder "run", which is new. */
 static lt_err train(run *r, const char *options, const char *mesh, int n, const fault *f) {
     forget("run");
     *r = (run){.steps = steps, .disturbance = f};
@@ -87,20 +87,22 @@ static lt_err train(run *r, const char *options, const char *mesh, int n, const 
 enum { R = LT_REPLICA_RIGHT, W = LT_REPLICA_WRONG, U = LT_REPLICA_UNKNOWN };
 
 /* Signs of one set: own, other (of the slot before), third (of the one before that). */
-static void verdicts(void **state) {
+static void verdicts_on_ranks(void **state) {
     static const struct {
         int n;
         int64_t own[4], other[4], third[4];
         int want[4]; /* All RIGHT: nothing differs. */
     } rows[] = {
         {3, {1, 2, 3}, {3, 1, 2}, {0, 0, 0}, {R, R, R}},
-        {3, {9, 2, 3}, {3, 1, 2}, {2, 3, 1}, {W, R, R}},             /* Its own rows, once. */
-        {3, {1, 2, 3}, {3, 9, 2}, {2, 3, 1}, {R, W, R}},             /* The replay, once. */
-        {3, {1, 9, 3}, {3, 8, 2}, {2, 7, 1}, {R, W, R}},             /* All that it computes. */
+        {3, {9, 2, 3}, {3, 1, 2}, {2, 3, 1}, {W, R, R}}, /* Its own rows, once. */
+        {3, {1, 2, 3}, {3, 9, 2}, {2, 3, 1}, {R, W, R}}, /* The replay, once. */
+        /* Everything that it computes. */
+        {3, {1, 9, 3}, {3, 8, 2}, {2, 7, 1}, {R, W, R}},
         {3, {9, 2, 3}, {3, 1, 2}, {2, 3, 8}, {U, U, R}},             /* Three hashes. */
-        {4, {1, 2, 9, 4}, {4, 1, 2, 3}, {3, 4, 1, 2}, {R, R, W, R}}, /* Of four. */
-        {2, {9, 2}, {2, 1}, {1, 2}, {W, R}}, /* It does not come to it again. */
-        {2, {1, 2}, {9, 1}, {1, 2}, {U, U}}, /* The replay was wrong, or for good. */
+        {4, {1, 2, 9, 4}, {4, 1, 2, 3}, {3, 4, 1, 2}, {R, R, W, R}}, /* One of four. */
+        {2, {9, 2}, {2, 1}, {1, 2}, {W, R}}, /* It does not reproduce its own result. */
+        /* The replay was wrong, or the rank is wrong permanently. */
+        {2, {1, 2}, {9, 1}, {1, 2}, {U, U}},
         {2, {1, 9}, {9, 1}, {1, 9}, {R, R}},
     };
     (void)state;
@@ -123,7 +125,7 @@ static void verdicts(void **state) {
     }
 }
 
-/* Four ranks in two slots of two: what one rank computes wrongly is said of its slot. */
+/* Four ranks in two slots of two: what one rank computes wrongly is attributed to its slot. */
 static void a_slot_has_one_verdict(void **state) {
     lt_replay_sign signs[] = {{.slot = 0, .set = 0, .own = 1, .other = 3, .third = 1},
                               {.slot = 0, .set = 1, .own = 9, .other = 4, .third = 2},
@@ -163,14 +165,14 @@ static void a_verdict_is(const char *want) {
     json_decref(line);
 }
 
-/* Nothing goes wrong: the bits of a run without replays, on every mesh that it goes with. */
+/* Without a fault, the bits of a run without replays, on every mesh that it supports. */
 static void replays_change_nothing(void **state) {
     static const struct {
         const char *options, *mesh;
         int n;
     } rows[] = {
         {"", "dp=2", 2},
-        {"batch.micro=2", "dp=3", 3}, /* Two passes a step. */
+        {"batch.micro=2", "dp=3", 3}, /* Two passes per step. */
         {"mesh.zero=1", "dp=3", 3},
         {"", "dp=2,tp=2", 4},
         {"", "dp=2,cp=2", 4},
@@ -208,7 +210,7 @@ static void the_rank_is_named(void **state) {
         {"", "dp=3", 3, {FIRST, 1, 0, 11}, {E, C, E}},
         {"mesh.zero=1", "dp=3", 3, {ALL, 1, 12, 5}, {E, C, E}},
         {"", "dp=2", 2, {SECOND, 1, 9, 40}, {E, C}},
-        {"", "dp=2", 2, {ALL, 1, 9, 40}, {C, C}}, /* Nobody knows. */
+        {"", "dp=2", 2, {ALL, 1, 9, 40}, {C, C}}, /* It is unknown which rank was wrong. */
         {"", "dp=2,tp=2", 4, {SECOND, 3, 9, 2}, {E, E, C, C}},
 #undef C
 #undef E
@@ -228,7 +230,8 @@ static void the_rank_is_named(void **state) {
     }
 }
 
-/* Not due: what fails once in a step that the guard refuses is seen by the sum, or by the loss. */
+/* FAULT_STEP is not due: a single fault in a step that the guard refuses is seen in the sum, or
+ * in the loss. */
 static void a_skipped_update_is_explained(void **state) {
     const fault once = {FIRST, 1, NOT_A_NUMBER, 7}, forward = {FORWARD, 1, NOT_A_NUMBER, 7},
                 finite = {FIRST, 1, 30, 7};
@@ -239,14 +242,14 @@ static void a_skipped_update_is_explained(void **state) {
     assert_int_not_equal(train(&r, "guard.replay=1000", "dp=3", 3, &forward), LT_OK);
     assert_true(r.ends[1] == LT_ERR_CORRUPT && r.ends[0] == LT_ERR_REMOTE);
     a_verdict_is("hardware");
-    /* A finite error in a step that is not due stays: the sum carries it to all ranks. */
+    /* A finite error in a step that is not due is not found: the sum carries it to all ranks. */
     must(train(&whole, "guard.replay=1000", "dp=3", 3, NULL), "whole");
     must(train(&r, "guard.replay=1000", "dp=3", 3, &finite), "finite");
     assert_true(r.hash != whole.hash);
     a_verdict_is(NULL);
 }
 
-/* Losses that are merely high: each skipped update is the data's, and nothing else changes. */
+/* Losses that are only high: each skipped update is due to the data, and nothing else changes. */
 static void data_are_told_from_hardware(void **state) {
     static const char *const options = "steps=24 guard.loss_z=0.01 guard.window=8 guard.limit=99";
     char with[128];
@@ -267,7 +270,7 @@ static void data_are_told_from_hardware(void **state) {
     json_decref(lines);
 }
 
-static void what_it_does_not_go_with_is_refused(void **state) {
+static void options_that_exclude_it_are_refused(void **state) {
     static const struct {
         const char *options, *mesh;
         int n;
@@ -335,13 +338,13 @@ static int recall(int n) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(verdicts),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(verdicts_on_ranks),
                                        cmocka_unit_test(a_slot_has_one_verdict),
                                        cmocka_unit_test(replays_change_nothing),
                                        cmocka_unit_test(the_rank_is_named),
                                        cmocka_unit_test(a_skipped_update_is_explained),
                                        cmocka_unit_test(data_are_told_from_hardware),
-                                       cmocka_unit_test(what_it_does_not_go_with_is_refused)};
+                                       cmocka_unit_test(options_that_exclude_it_are_refused)};
     if (argc > 1) {
         void *state = NULL;
         return run_root_make(&state) != 0 || recall(atoi(argv[1])) != 0 ||

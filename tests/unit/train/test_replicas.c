@@ -1,9 +1,9 @@
-/* guard.replicas: bits are flipped in what one rank of several holds, and in what it computes. The
- * ranks are threads, each with a GPU where LATEEN_TEST_DEVICE=cuda (three GPUs, of tests of meshes
- * four); the flip happens at an element and a bit drawn by number. Which flips are found, who is
- * named, what the next start decides, and that it ends with the bits of a run without the flip.
- * `test_replicas N [FIRST [RANKS]]` prints the recall over N flips by place and bit instead, from
- * number FIRST on, on three ranks or two. */
+/* guard.replicas: bits are flipped in what one of several ranks holds, and in what it computes.
+ * The ranks are threads, each with a GPU if LATEEN_TEST_DEVICE=cuda (three GPUs; tests of meshes
+ * need four); the flip happens at an element and a bit chosen by number. The tests check which
+ * flips are found, which rank is named, what the next start decides, and that it ends with the
+ * bits of a run without the flip. `test_replicas N [FIRST [RANKS]]` instead prints the recall
+ * over N flips by place and bit, from number FIRST on, on three ranks or two. */
 #include "unit/train/disturbed.h"
 
 #include "base/rng.h"
@@ -12,9 +12,9 @@
 
 #define FLIP_STEP 5
 
-/* Where a bit flips, on one rank: name, and whether a comparison sees it. BF16_WEIGHT is what
- * passes run on, GRADIENT is behind the sum over ranks, TOKEN before it (what a rank computes is
- * wrong), SAVED between the last step and the checkpoint. */
+/* Where a bit flips, on one rank: name, and whether a comparison sees it. BF16_WEIGHT: the
+ * weights that passes use; GRADIENT: after the sum over ranks; TOKEN: before it (the rank
+ * computes wrongly); SAVED: between the last step and the checkpoint. */
 #define PLACES(X)                                                                                  \
     X(WEIGHT, "master weight", true)                                                               \
     X(M, "first moment", true)                                                                     \
@@ -41,19 +41,19 @@ static const struct {
 typedef struct {
     place where;
     int rank, bit;
-    uint64_t element; /* Modulo the number that there are. */
+    uint64_t element; /* Modulo the number of elements. */
 } flip;
 
 /* ---- The disturbance ------------------------------------------------------------------------- */
 
-/* Of the rank that this thread is. */
+/* For the rank that this thread is. */
 static _Thread_local struct {
     lt_training *t;
     const flip *flip;
     lt_err (*next)(void *of, int64_t n, lt_row_batch *out);
 } own;
 
-/* In a number of the device's memory. */
+/* In a number in the device's memory. */
 static void flip_bit(unsigned char *at, size_t bytes, size_t bit) {
     const lt_backend *be = own.t->device->backend;
     lt_queue *q = lt_training_queue(own.t);
@@ -132,7 +132,8 @@ static lt_err steps(lt_training *t, const run *r) {
     return lt_replicas_tell(t);
 }
 
-static int ranks = 3; /* Of runs whose flips are counted. With two, nobody knows which is wrong. */
+/* Ranks in runs whose flips are counted. With two, it is unknown which one is wrong. */
+static int ranks = 3;
 
 static lt_err attempt(run *r, const char *out, const char *options, const char *mesh, int n,
                       const flip *f) {
@@ -144,7 +145,7 @@ static lt_err attempt(run *r, const char *out, const char *options, const char *
 
 enum { R = LT_REPLICA_RIGHT, W = LT_REPLICA_WRONG, U = LT_REPLICA_UNKNOWN };
 
-static void verdicts(void **state) {
+static void verdicts_on_ranks(void **state) {
     static const struct {
         int n;
         int64_t sets[6], hashes[6];
@@ -152,12 +153,13 @@ static void verdicts(void **state) {
     } rows[] = {
         {3, {0, 0, 0}, {7, 7, 7}, {R, R, R}},
         {3, {0, 0, 0}, {7, 8, 7}, {R, W, R}},
-        {3, {0, 0, 0}, {8, 7, 7}, {W, R, R}}, /* Not the first rank is right, but the majority. */
+        {3, {0, 0, 0}, {8, 7, 7}, {W, R, R}}, /* The majority is right, not the first rank. */
         {3, {0, 0, 0}, {7, 8, 9}, {U, U, U}},
         {2, {0, 0}, {7, 8}, {U, U}},
         {4, {0, 0, 0, 0}, {7, 7, 8, 8}, {U, U, U, U}}, /* Half of them are no majority. */
         {5, {0, 0, 0, 0, 0}, {1, 7, 2, 7, 7}, {W, R, W, R, R}},
-        {6, {0, 1, 0, 1, 0, 1}, {7, 1, 7, 1, 7, 1}, {R, R, R, R, R, R}}, /* Sets differ freely. */
+        /* Different sets may differ. */
+        {6, {0, 1, 0, 1, 0, 1}, {7, 1, 7, 1, 7, 1}, {R, R, R, R, R, R}},
         {6, {0, 1, 0, 1, 0, 1}, {7, 1, 8, 1, 7, 1}, {R, R, W, R, R, R}},
         {4, {0, 1, 0, 1}, {7, 1, 8, 1}, {U, R, U, R}},
     };
@@ -185,8 +187,8 @@ static void verdicts_of_a_replay(void **state) {
         {{7, 8, 1}, {7, 7, 1}, {R, W, R}}, /* The last rank is a set of its own. */
         {{8, 7, 1}, {7, 7, 1}, {W, R, R}},
         {{7, 8, 1}, {7, 9, 1}, {R, W, R}}, /* Wrong again, in another way. */
-        {{7, 8, 1}, {7, 8, 1}, {U, U, R}}, /* The same again: nobody can tell. */
-        {{7, 8, 1}, {9, 9, 1}, {U, U, R}}, /* Neither comes again. */
+        {{7, 8, 1}, {7, 8, 1}, {U, U, R}}, /* The same again: it cannot be decided. */
+        {{7, 8, 1}, {9, 9, 1}, {U, U, R}}, /* Neither hash is reproduced. */
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -209,8 +211,8 @@ static const char *options_of(place where) {
     return where == PLACE_BF16_WEIGHT ? "guard.replicas=1 model.dtype=bf16" : "guard.replicas=1";
 }
 
-/* Is the flip found at the step at which it happens, and the rank named? *right: all is as it
- * should be. */
+/* Is the flip found at the step at which it happens, and the rank named? *right: everything is as
+ * it should be. */
 static bool is_found(const flip *f, bool *right) {
     run r;
     const lt_err err = attempt(&r, "flips", options_of(f->where), ranks == 2 ? "dp=2" : "dp=3",
@@ -266,10 +268,11 @@ static void difference_is_named(void **state) {
     assert_false(run_has("named", LT_REPLICAS_FILE));
 }
 
-/* Two ranks: the next start makes the steps again, names the rank, and ends as if nothing had been.
- * A flip before a save is found before the checkpoint, which does not exist then. A weight that
- * flips before a step may also change the sum of the gradients, by rounding, so that neither rank's
- * bits come again: that depends on the instruction set, and is not among these places. */
+/* Two ranks: the next start repeats the steps, names the rank, and ends as if nothing had
+ * happened. A flip before a save is found before the checkpoint, which then does not exist. A
+ * weight that flips before a step may also change the sum of the gradients, by rounding, so that
+ * neither rank's bits are reproduced: that depends on the instruction set, and is not among these
+ * places. */
 static void next_start_decides(void **state) {
     static const place where[] = {PLACE_GRADIENT, PLACE_M, PLACE_SAVED};
     run whole, r;
@@ -284,7 +287,7 @@ static void next_start_decides(void **state) {
         assert_int_equal(r.ends[1], LT_ERR_CORRUPT);
         assert_true(run_has("two", LT_REPLICAS_FILE));
         run_holds("two", "");
-        /* Every third step is compared now, and the one that is asked about. */
+        /* Now every third step is compared, and the one that is undecided. */
         must(attempt(&r, "two", "guard.replicas=3", "dp=2", 2, NULL), "the next start");
         assert_true(r.hash == whole.hash);
         assert_false(run_has("two", LT_REPLICAS_FILE));
@@ -298,8 +301,9 @@ static void next_start_decides(void **state) {
     }
 }
 
-/* One of three parts of the state at each step: a flip is found in one of three steps, later or
- * earlier by where it is, and the rank is named. Before a save all is compared. */
+/* One of three parts of the state is compared at each step: a flip is found in one of three
+ * steps, later or earlier depending on its place, and the rank is named. Before a save everything
+ * is compared. */
 static void parts_are_compared_in_turn(void **state) {
     int64_t first = 9, last = 0;
     (void)state;
@@ -331,7 +335,8 @@ static void parts_are_compared_in_turn(void **state) {
     forget("parts");
 }
 
-/* Two ranks whose parts differed compare the same part again, whatever the next start compares. */
+/* Two ranks whose parts differed compare the same part again, whatever the next start would
+ * compare. */
 static void next_start_decides_on_a_part(void **state) {
     const flip f = {.where = PLACE_GRADIENT, .rank = 1, .bit = 3, .element = 40};
     run whole, r;
@@ -354,7 +359,7 @@ static void next_start_decides_on_a_part(void **state) {
     forget("part");
 }
 
-/* If the part differs in the same way again, the start behind that compares it once more. */
+/* If the part differs in the same way again, the start after that compares it once more. */
 static void parts_stay_until_it_is_decided(void **state) {
     const flip f = {.where = PLACE_GRADIENT, .rank = 1, .bit = 3, .element = 40};
     run r;
@@ -376,8 +381,8 @@ static void parts_stay_until_it_is_decided(void **state) {
     forget("twice");
 }
 
-/* What is compared where: steps that are due, and each save; nothing by default. */
-static void as_often_as_asked(void **state) {
+/* What is compared when: steps that are due, and each save; nothing by default. */
+static void compared_at_the_requested_steps(void **state) {
     run r;
     json_t *lines;
     (void)state;
@@ -393,7 +398,7 @@ static void as_often_as_asked(void **state) {
 }
 
 /* Meshes whose ranks hold copies, of everything or of slices; and those that hold none. */
-static void meshes(void **state) {
+static void meshes_with_and_without_copies(void **state) {
     static const struct {
         const char *options, *mesh;
         int n;
@@ -467,7 +472,7 @@ static int recall(int n, int first) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(verdicts),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(verdicts_on_ranks),
                                        cmocka_unit_test(verdicts_of_a_replay),
                                        cmocka_unit_test(flips_are_found),
                                        cmocka_unit_test(difference_is_named),
@@ -475,8 +480,8 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(parts_are_compared_in_turn),
                                        cmocka_unit_test(next_start_decides_on_a_part),
                                        cmocka_unit_test(parts_stay_until_it_is_decided),
-                                       cmocka_unit_test(as_often_as_asked),
-                                       cmocka_unit_test(meshes)};
+                                       cmocka_unit_test(compared_at_the_requested_steps),
+                                       cmocka_unit_test(meshes_with_and_without_copies)};
     if (argc > 1) {
         void *state = NULL;
         ranks = argc > 3 ? atoi(argv[3]) : ranks;

@@ -60,14 +60,14 @@ static void lines(void **state) {
              metrics, "{\"step\":1}\n{\"step\":3}\nnonsense\n{\"step\":2}\n{\"step\":1", 51),
          metrics);
     must(lt_metrics_open(&m, metrics, &(lt_metrics_from){.step = 2}, NULL),
-         "open"); /* Step 3, nonsense and the cut line go. */
+         "open"); /* Step 3, nonsense and the incomplete line are removed. */
     lt_metrics_close(&m);
     must(lt_file_read(&text, NULL, metrics, 1000), "kept");
     assert_string_equal(text, "{\"step\":1}\n{\"step\":2}\n");
     free(text);
 
-    /* Before its first step and after its last, a run samples and evaluates again; elsewhere it
-     * did so before the checkpoint from which it goes on. */
+    /* Before its first step and after its last, a run samples and evaluates again; at other steps
+     * it did so before the checkpoint from which it resumes. */
     for (int again = 0; again < 2; again++) {
         must(lt_file_write_atomic(metrics, evaluated, sizeof evaluated - 1), metrics);
         must(lt_metrics_open(&m, metrics, &(lt_metrics_from){.step = 4, .evaluates = again}, NULL),
@@ -95,7 +95,7 @@ static void write_run(int n_steps) {
     fclose(f);
 }
 
-/* Steps of the training lines in the report, and how many other lines. */
+/* Steps of the training lines in the report, and the number of other lines. */
 static int rows_of(int64_t max_rows, int64_t *steps, int *others) {
     char *data = NULL;
     json_t *root, *rows;
@@ -195,11 +195,11 @@ static size_t status_kib(const char *key) {
     return kib;
 }
 
-/* Within two MiB: the system's own counters lag. */
+/* Within two MiB, because the system's counters lag. */
 static void memory(void **state) {
     const size_t more = (size_t)64 << 20, near_bytes = (size_t)2 << 20;
     const size_t before = lt_memory_resident();
-    assert_int_equal(lt_memory_grown(before + more), 0); /* Less than nothing is not announced. */
+    assert_int_equal(lt_memory_grown(before + more), 0); /* A negative growth is not announced. */
     char *p = mmap(NULL, more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     (void)state;
     assert_true(p != MAP_FAILED);

@@ -8,7 +8,8 @@
 
 #include "unit/train/run_folder.h"
 
-/* steps, rates and limits of a step, saving, looking, and where and how it is computed. */
+/* Steps, rates and limits of a step, saving, inspection, and where and how the run is
+ * computed. */
 static const char *const may_change[] = {"rl.running",
                                          "rl.sandbox",
                                          "rl.test_parallel",
@@ -82,7 +83,8 @@ static const char *const may_change[] = {"rl.running",
                                          "metrics.listen",
                                          "log.tensorboard"};
 
-/* The others: the value of run "base", another one, and what the other one needs beside it. */
+/* The other options: the value of run "base", a different one, and the option that this one also
+ * needs. */
 static const struct {
     const char *name, *was, *now, *also;
 } keeps[] = {
@@ -129,7 +131,7 @@ static const struct {
     {"deterministic", "run", "mesh-invariant", "batch.groups=4"},
 };
 
-/* Named elsewhere: their change needs files, or another run beside "base". */
+/* Tested elsewhere: their change needs files, or another run than "base". */
 static const char *const elsewhere[] = {"data.chat_template",
                                         "data.chat_turns",
                                         "data.bad_rows",
@@ -230,7 +232,7 @@ static bool among(const char *const *names, size_t n, const char *name) {
     return false;
 }
 
-/* A new option must be put into one of the lists here: somebody has to decide. */
+/* A new option must be put into one of the lists here, so that its author decides. */
 static void every_option_is_decided(void **state) {
     (void)state;
     for (size_t i = 0; i < lt_recipe_table.n_rows; i++) {
@@ -253,7 +255,7 @@ static int base(void **state) {
     return run_train("base", "steps=2", NULL) == LT_OK ? 0 : -1;
 }
 
-/* Nothing of the run folder changes when a resume is refused. */
+/* Nothing in the run folder changes if a resume is refused. */
 static void refused(const char *options, const char *message) {
     char path[LT_PATH_BYTES], *before = NULL, *after = NULL;
     size_t bytes;
@@ -289,7 +291,7 @@ static void fields_by_name(void **state) {
     says("did you mean 'optim.beta");
 }
 
-/* What is written differently and is the same is no change. */
+/* A different spelling of the same value is not a change. */
 static void same_recipe(void **state) {
     (void)state;
     must(run_train("same", "steps=2", NULL), "begins");
@@ -302,7 +304,7 @@ static void same_recipe(void **state) {
     run_holds("same", "2 4");
 }
 
-static void allowed(void **state) {
+static void allowed_changes(void **state) {
     json_t *changes;
     char path[LT_PATH_BYTES], *text = NULL;
     size_t bytes;
@@ -313,7 +315,7 @@ static void allowed(void **state) {
                    NULL),
          "allowed");
     changes = run_lines("allowed", "change");
-    assert_int_equal(json_array_size(changes), 4); /* seed, steps, lr, beta1 */
+    assert_int_equal(json_array_size(changes), 4); /* seed, steps, lr, beta1. */
     for (size_t i = 0; i < 4; i++) {
         const json_t *c = json_array_get(changes, i);
         const char *name = json_string_value(json_object_get(c, "name"));
@@ -339,9 +341,9 @@ static void allowed(void **state) {
     must(run_train("allowed", "steps=6 optim.beta1=0.8 seed=7", NULL), "then it is the recipe");
 }
 
-/* A run folder of the version before manifests kept the recipe: recipe.yaml is what there is, sizes
- * as they were given. */
-static void older_folder(void **state) {
+/* A run folder from the version before manifests kept the recipe: it only has recipe.yaml, with
+ * sizes as they were given. */
+static void a_folder_of_an_older_version(void **state) {
     static const char yaml[] =
         "seed: 1234\nsteps: 2\nmodel:\n  family: apertus\n  layers: 1\n  width: 16\n"
         "  heads: 2\n  kv_heads: 0\n  head_dim: 0\n  ffn: 0\n  vocab: 64\n"
@@ -377,7 +379,7 @@ static void older_folder(void **state) {
     says("model.ffn was 64, now 32");
     text = NULL;
     must(lt_file_read(&text, &bytes, path, 1 << 20), path);
-    must(lt_file_write_atomic(path, "a: [1\n", 6), path); /* Not readable: not passed over. */
+    must(lt_file_write_atomic(path, "a: [1\n", 6), path); /* It is unreadable, and not ignored. */
     assert_int_equal(run_train("older", "steps=4", NULL), LT_ERR_STATE);
     says("the recipe of ");
     must(lt_file_write_atomic(path, text, bytes), path);
@@ -405,14 +407,15 @@ static void train_on(const char *out, const char *shard, const char *more, lt_er
     }
 }
 
-static void data_content(void **state) {
+static void content_of_data(void **state) {
     (void)state;
     run_shard("mine.bin", RUN_TOKENS, 0);
     train_on("data", "mine.bin", "steps=2", LT_OK);
     touch("mine.bin", 5000); /* Another time, the same bytes. */
     train_on("data", "mine.bin", "steps=4", LT_OK);
     train_on("data", "shard.bin", "steps=6", LT_OK); /* Another place, the same bytes. */
-    run_shard("mine.bin", RUN_TOKENS, 1);            /* As many tokens, others. */
+    /* The same number of tokens, but different ones. */
+    run_shard("mine.bin", RUN_TOKENS, 1);
     train_on("data", "mine.bin", "steps=8", LT_ERR_STATE);
     says("data.train: ");
     says("mine.bin has changed since the checkpoint: the checksum of 9024 of its 9024 bytes was");
@@ -429,7 +432,7 @@ static void data_content(void **state) {
 
 /* A shard that appears under the pattern; a mask that appears beside a shard, and one that
  * changes. */
-static void more_files(void **state) {
+static void files_that_appear(void **state) {
     char path[LT_PATH_BYTES];
     static unsigned char mask[RUN_TOKENS];
     (void)state;
@@ -514,9 +517,9 @@ static void mixture_weights(void **state) {
 
 /* ---- Which checkpoint ---- */
 
-/* Back to an older one of the same run; the same command again goes on where it was, another one
- * goes back again. */
-static void explicit_folder(void **state) {
+/* Back to an older checkpoint of the same run; the same command again resumes where it was,
+ * another one goes back again. */
+static void resuming_from_a_named_checkpoint(void **state) {
     char path[LT_PATH_BYTES], options[LT_PATH_BYTES + 128];
     json_t *lines;
     (void)state;
@@ -546,7 +549,7 @@ static void explicit_folder(void **state) {
     run_holds("branch", "4 8");
 }
 
-/* A broken newest one does not count when old ones are removed. */
+/* A broken newest checkpoint does not count when old ones are removed. */
 static void broken_newest(void **state) {
     char path[LT_PATH_BYTES];
     (void)state;
@@ -558,8 +561,8 @@ static void broken_newest(void **state) {
     assert_true(run_has("broken", "checkpoints/step-000000010.broken"));
 }
 
-/* Every file of a run folder with its checksum, but for what each attempt adds to: the log, and the
- * lease. free() it. */
+/* Every file of a run folder with its checksum, except for what each attempt appends to: the log,
+ * and the lease. free() it. */
 static char *contents(const char *out) {
     char path[LT_PATH_BYTES], command[LT_PATH_BYTES + 256], *text = calloc(1, 1 << 16);
     FILE *from;
@@ -587,7 +590,8 @@ static void refused_without_trace(const char *out, const char *options, const ch
 }
 
 /* A start that is refused changes nothing: a broken checkpoint keeps its name, those after a
- * divergence keep theirs, and so does what a crash has left. The next start does all that. */
+ * divergence keep theirs, and so do files left by a crash. The next start renames or removes
+ * them. */
 static void refused_starts(void **state) {
     static const char note[] = "{\"step\": 8, \"why\": \"a test\", \"go_on_from\": 4}";
     char path[LT_PATH_BYTES];
@@ -600,7 +604,7 @@ static void refused_starts(void **state) {
     assert_int_equal(mkdir(path, 0700), 0);
     refused_without_trace("refused", "steps=9 optim.beta1=0.8", "optim.beta1 was 0.9, now 0.8");
 
-    /* It is the whole one before it that is compared. */
+    /* The valid one before it is compared. */
     must(run_train("refused", "steps=7 checkpoint.every=9 checkpoint.keep_last=9", NULL),
          "goes on");
     run_holds("refused", "2 4 6 7");
@@ -630,7 +634,7 @@ static json_t *manifest_of(const char *out, int step) {
     return manifest;
 }
 
-/* The newest one is broken: the one before it is compared with the recipe of its own time. Where
+/* The newest one is broken: the one before it is compared with the recipe of its own time. If
  * even the manifest cannot be read, it is skipped, too. */
 static void broken_manifest(void **state) {
     char path[LT_PATH_BYTES];
@@ -652,8 +656,8 @@ static void broken_manifest(void **state) {
     json_decref(manifest);
 }
 
-/* What was the best loss, and how losses spread, stays; under an allowed change it begins again. */
-static void guard_of_other_data(void **state) {
+/* The best loss, and the spread of losses, are kept; after an allowed change they begin again. */
+static void the_guard_after_a_change_of_data(void **state) {
     static const char *const options[] = {"steps=3", "steps=4 seed=7 allow_change=seed"};
     (void)state;
     must(run_train("guard", "steps=2", NULL), "begins");
@@ -676,8 +680,8 @@ static void guard_of_other_data(void **state) {
     }
 }
 
-/* A checkpoint's folder as a model; a broken one and one of adapters are none. */
-static void as_a_model(void **state) {
+/* A checkpoint's folder used as a model; a broken one and one of adapters are refused. */
+static void a_checkpoint_as_a_model(void **state) {
     char path[LT_PATH_BYTES], file[LT_PATH_BYTES];
     lt_model *m = NULL;
     json_t *manifest;
@@ -709,18 +713,18 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_option_is_decided),
                                        cmocka_unit_test(fields_by_name),
                                        cmocka_unit_test(same_recipe),
-                                       cmocka_unit_test(allowed),
-                                       cmocka_unit_test(older_folder),
-                                       cmocka_unit_test(data_content),
-                                       cmocka_unit_test(more_files),
+                                       cmocka_unit_test(allowed_changes),
+                                       cmocka_unit_test(a_folder_of_an_older_version),
+                                       cmocka_unit_test(content_of_data),
+                                       cmocka_unit_test(files_that_appear),
                                        cmocka_unit_test(validation_data),
                                        cmocka_unit_test(tokenizer_content),
                                        cmocka_unit_test(mixture_weights),
-                                       cmocka_unit_test(explicit_folder),
+                                       cmocka_unit_test(resuming_from_a_named_checkpoint),
                                        cmocka_unit_test(broken_newest),
                                        cmocka_unit_test(refused_starts),
                                        cmocka_unit_test(broken_manifest),
-                                       cmocka_unit_test(guard_of_other_data),
-                                       cmocka_unit_test(as_a_model)};
+                                       cmocka_unit_test(the_guard_after_a_change_of_data),
+                                       cmocka_unit_test(a_checkpoint_as_a_model)};
     return cmocka_run_group_tests(tests, base, run_root_remove);
 }

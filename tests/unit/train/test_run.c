@@ -1,6 +1,5 @@
-/* What a whole run leaves: each recipe that was in force, what is saved and when, the exported
- * model with its tokenizer, adapters as PEFT loads them; and how a run that is asked to stop
- * ends. */
+/* What a whole run leaves: each recipe that was used, what is saved and when, the exported model
+ * with its tokenizer, adapters as PEFT loads them; and how a run that is asked to stop ends. */
 #include "unit/train/run_folder.h"
 
 #include <fcntl.h>
@@ -11,7 +10,7 @@
 #include <unistd.h>
 
 #define TOKENIZER "tests/golden/data/demo_tokenizer.json"
-/* A run on conversations from a model that is there, whose sizes are not given. */
+/* A run on conversations, from an existing model, whose sizes are not given. */
 #define CHAT                                                                                       \
     "model.init=tests/golden/sft data.train=tests/golden/sft/chat.jsonl model.vocab=0 "            \
     "model.layers=0 model.width=0 model.heads=0 data.seq=64 batch.size=2 "
@@ -33,7 +32,7 @@ static void contains(const char *out, const char *file, const char *what) {
     free(text);
 }
 
-/* A recipe is kept once it is replaced, under the next number; the same one is not. */
+/* A recipe is kept when it is replaced, under the next number; an identical one is not. */
 static void recipes_are_kept(void **state) {
     char path[LT_PATH_BYTES];
     (void)state;
@@ -48,11 +47,11 @@ static void recipes_are_kept(void **state) {
     contains("kept", "history/recipe-001.yaml", "\nsteps: 4\n");
     contains("kept", "recipe.yaml", "\nsteps: 5\n");
     assert_false(run_has("kept", "history/recipe-002.yaml"));
-    /* What concerns one start alone is no part of the recipe. */
+    /* Options that concern one start only are not part of the recipe. */
     must(run_train("start", "steps=2 trace_step=2 allow_change=seed", NULL), "start");
     contains("start", "recipe.yaml", "\ntrace_step: 0\n");
     contains("start", "recipe.yaml", "\nallow_change: \"\"\n");
-    /* What cannot be kept is not replaced. */
+    /* A recipe that cannot be kept is not replaced. */
     run_path(path, "kept/history");
     must(lt_file_remove_tree(path), path);
     must(lt_file_write_atomic(path, "x", 1), path);
@@ -65,7 +64,7 @@ static void recipes_are_kept(void **state) {
     assert_int_not_equal(run_train("kept", "steps=6", NULL), LT_OK);
 }
 
-/* Steps of the lines of metrics of a kind. */
+/* Check the steps of the lines of metrics of a kind. */
 static void told(const char *out, const char *kind, const char *want) {
     char text[256] = "";
     json_t *lines = run_lines(out, kind);
@@ -82,10 +81,10 @@ static void told(const char *out, const char *kind, const char *want) {
 }
 
 /* One layer of width 16: 64 x 16 embedding and head, four 16 x 16 products of attention, two of
- * 16 x 64, norms of 16 and, of queries and keys, of 8, and the activation's two numbers. MFU is the
- * rate of tokens, times 6 operations for each weight of a product and 12 L H D T for attention, of
- * the peak. */
-static void a_run_says_what_it_is(void **state) {
+ * 16 x 64, norms of 16 and, of queries and keys, of 8, and the two numbers of the activation. MFU
+ * is the rate of tokens, times 6 operations for each weight of a product and 12 L H D T for
+ * attention, divided by the peak. */
+static void a_run_describes_itself(void **state) {
     enum { LAYER = 4 * 16 * 16 + 2 * 16 * 64, HEAD = 64 * 16 };
     json_t *lines;
     const json_t *line;
@@ -178,8 +177,8 @@ static void at_each_step(void **state) {
     told("each", "sample", "1 2 3");
 }
 
-/* Of 100 tokens in rows of 16 there are 99 labels: 7 rows, of which the last has 3, and
- * the labels that training drops count. Perplexity is e to the mean loss. */
+/* 100 tokens in rows of 16 have 99 labels: 7 rows, the last of which has 3; labels that training
+ * drops count. Perplexity is e to the mean loss. */
 static void a_validation_counts_its_labels(void **state) {
     static const struct {
         const char *rows;
@@ -204,13 +203,13 @@ static void a_validation_counts_its_labels(void **state) {
         assert_int_equal(json_array_size(lines), 1);
         assert_int_equal(json_number_value(json_object_get(line, "tokens")), cases[i].labels);
         assert_true(fabs(perplexity / exp(loss) - 1.0) < 1e-6);
-        assert_true(loss > 3.5 && loss < 5.0); /* About ln 64 = 4.16: one step. */
+        assert_true(loss > 3.5 && loss < 5.0); /* About ln 64 = 4.16, after one step. */
         assert_null(json_object_get(line, "bits_per_byte"));
         json_decref(lines);
     }
 }
 
-/* Rows that cannot be read end the validation, and no loss is told. */
+/* Rows that cannot be read end the validation, and no loss is reported. */
 static void bad_rows_end_a_validation(void **state) {
     char options[LT_PATH_BYTES + 128], valid[LT_PATH_BYTES];
     const uint16_t id = 64; /* The vocabulary has 64. */
@@ -229,8 +228,8 @@ static void bad_rows_end_a_validation(void **state) {
     told("bad", "eval", "");
 }
 
-/* More than the last token's text: none of this vocabulary has more than 13 bytes. */
-static void a_sample_is_told_whole(void **state) {
+/* More than the text of the last token: no token of this vocabulary has more than 13 bytes. */
+static void a_sample_is_written_completely(void **state) {
     json_t *lines;
     (void)state;
     must(run_train("sample",
@@ -246,8 +245,8 @@ static void a_sample_is_told_whole(void **state) {
     json_decref(lines);
 }
 
-/* The template stands beside the tokenizer, or in the folder of the model that the run begins
- * with. One that was named is not looked for elsewhere. */
+/* The template is beside the tokenizer, or in the folder of the model that the run begins with. A
+ * template that was named is not searched for elsewhere. */
 static void a_template_is_found(void **state) {
     char options[2 * LT_PATH_BYTES + 512], path[LT_PATH_BYTES];
     (void)state;
@@ -313,9 +312,9 @@ static void adapters_are_kept_as_checkpoints_are(void **state) {
     assert_false(run_has("lora-only", "adapter"));
 }
 
-/* A step that is taken again, after its checkpoint was lost and the rate has changed, replaces the
- * adapters that the first attempt left: they are those of the run's end. */
-static void adapters_of_a_step_taken_again_are_replaced(void **state) {
+/* A step that is repeated, after its checkpoint was lost and the rate was changed, replaces the
+ * adapters that the first attempt left: they are those of the end of the run. */
+static void adapters_of_a_repeated_step_are_replaced(void **state) {
     char path[LT_PATH_BYTES];
     size_t bytes[2];
     char *text[2];
@@ -336,7 +335,7 @@ static void adapters_of_a_step_taken_again_are_replaced(void **state) {
 #undef AGAIN
 }
 
-/* The file is written when the third line of metrics is there. */
+/* Write the file when the third line of metrics is there. */
 static void *ask_to_stop(void *arg) {
     static const struct timespec pause = {.tv_nsec = 1000000};
     char path[LT_PATH_BYTES], line[4096];
@@ -355,7 +354,7 @@ static void *ask_to_stop(void *arg) {
     return lt_file_write_atomic(path, "", 0) == LT_OK ? NULL : arg;
 }
 
-static void a_run_stops_when_it_is_asked(void **state) {
+static void a_run_stops_on_request(void **state) {
     enum { STEPS = 200000 };
     pthread_t thread;
     void *failed = NULL;
@@ -368,7 +367,7 @@ static void a_run_stops_when_it_is_asked(void **state) {
     says("by the file named exit; everything is saved");
     assert_int_equal(pthread_join(thread, &failed), 0);
     assert_null(failed);
-    assert_false(run_has("stopped", "exit")); /* It has been followed. */
+    assert_false(run_has("stopped", "exit")); /* It was obeyed. */
     run_path(path, "stopped/checkpoints");
     must(lt_checkpoint_list(&steps, &n, path), path);
     assert_int_equal(n, 1);
@@ -379,17 +378,17 @@ static void a_run_stops_when_it_is_asked(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recipes_are_kept),
-        cmocka_unit_test(a_run_says_what_it_is),
+        cmocka_unit_test(a_run_describes_itself),
         cmocka_unit_test(a_run_that_cannot_begin_closes_its_own_files_alone),
         cmocka_unit_test(a_report_follows_a_checkpoint),
         cmocka_unit_test(at_each_step),
         cmocka_unit_test(a_validation_counts_its_labels),
         cmocka_unit_test(bad_rows_end_a_validation),
-        cmocka_unit_test(a_sample_is_told_whole),
+        cmocka_unit_test(a_sample_is_written_completely),
         cmocka_unit_test(a_template_is_found),
         cmocka_unit_test(an_export_has_its_tokenizer),
         cmocka_unit_test(adapters_are_kept_as_checkpoints_are),
-        cmocka_unit_test(adapters_of_a_step_taken_again_are_replaced),
-        cmocka_unit_test(a_run_stops_when_it_is_asked)};
+        cmocka_unit_test(adapters_of_a_repeated_step_are_replaced),
+        cmocka_unit_test(a_run_stops_on_request)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

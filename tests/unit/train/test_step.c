@@ -6,7 +6,7 @@
 #include <math.h>
 
 /* Two peaks, one schedule: half of each after 2 of 4 steps of warm-up. */
-static void plan(void **state) {
+static void values_of_the_schedules(void **state) {
     lt_recipe *r = run_recipe("plan", "optim.lr=0 optim.muon_lr=0.02 lr.warmup=4 batch.size=9 "
                                       "batch.ramp=3@0,5@6");
     const lt_step_plan p = lt_recipe_plan(r, 2, 6);
@@ -20,8 +20,8 @@ static void plan(void **state) {
     free(r);
 }
 
-/* A peak of 0 for what AdamW updates says nothing of Muon's matrices: they learn, at their own
- * rate; the rest stands still, and nothing becomes NaN (0 / 0 once was Muon's rate here). */
+/* A peak of 0 for AdamW says nothing about Muon's matrices: they are trained at their own rate;
+ * the rest does not change, and nothing becomes NaN (Muon's rate here was once 0 / 0). */
 static void muon_without_adamw(void **state) {
     lt_recipe *r = run_recipe("muon", "steps=3 optim.kind=muon optim.lr=0 optim.decay=0");
     lt_training *t = calloc(1, sizeof *t);
@@ -54,7 +54,7 @@ static void muon_without_adamw(void **state) {
     free(r);
 }
 
-/* Counts and sums add, waits, stops and errors are the largest; a NaN stays. */
+/* Counts and sums are added; of waits, stops and errors the largest counts; a NaN stays. */
 static void records_combine(void **state) {
     lt_step_record a = {.ranks = 1,
                         .labels = 10,
@@ -85,8 +85,9 @@ static lt_err combine_in_ended_world(void *of, lt_step_record *record) {
     LT_FAIL(LT_ERR_REMOTE, "the world has ended");
 }
 
-/* A rank that fails says why, also when another has heard of it first and ended the world. */
-static void own_failure_first(void **state) {
+/* A rank that fails returns its own reason, even if another rank has learnt of the failure first
+ * and ended the world. */
+static void a_rank_reports_its_own_failure(void **state) {
     const lt_ranks ranks = {0, NULL, combine_in_ended_world};
     lt_step_record record = {0};
     (void)state;
@@ -97,9 +98,9 @@ static void own_failure_first(void **state) {
     assert_string_equal(lt_error_message(), "the world has ended");
 }
 
-/* What is decided of one step, by a table: recipe, record, step; expected. Gradients are summed
- * with scale 1/8; clip 1. */
-static void decisions(void **state) {
+/* The decisions about one step, as a table: recipe, record, step; expected result. Gradients are
+ * summed with scale 1/8; clip 1. */
+static void decisions_about_a_step(void **state) {
     static const struct {
         const char *recipe;
         lt_step_record record;
@@ -125,7 +126,7 @@ static void decisions(void **state) {
          false,
          false,
          0},
-        /* |g| = 3, twice: 6, clipped to 1. */
+        /* |g| = 3, times two: 6, clipped to 1. */
         {"",
          {.weight_sum = 4, .loss_sum = 12, .sumsq = 9},
          3,
@@ -156,7 +157,7 @@ static void decisions(void **state) {
          false,
          false,
          0},
-        /* No label: nothing to learn, nothing to fear. */
+        /* No label: there is nothing to learn, and nothing is wrong. */
         {"", {.rows = 4}, 3, 0, false, 0, 0, 0, true, false, false, false, false, false, 0},
         /* A gradient of exactly 0. */
         {"",
@@ -219,7 +220,7 @@ static void decisions(void **state) {
          false,
          false,
          0},
-        /* Due at multiples; a late checkpoint at once; a stop, but not behind the last step. */
+        /* Due at multiples; a late checkpoint at once; a stop, but not after the last step. */
         {"eval.every=2 sample.every=3 checkpoint.every=6",
          {.weight_sum = 8, .loss_sum = 8, .sumsq = 1},
          6,
@@ -298,7 +299,7 @@ static void decisions(void **state) {
     }
 }
 
-/* Where the run may not stop, a checkpoint that is due and a stop both wait. */
+/* If the run may not stop here, a checkpoint that is due and a stop both wait. */
 static void a_part_of_a_draw_waits(void **state) {
     lt_recipe *r = run_recipe("wait", "checkpoint.every=2 steps=9");
     lt_guard *g = calloc(1, sizeof *g);
@@ -324,13 +325,13 @@ static void a_part_of_a_draw_waits(void **state) {
     free(r);
 }
 
-/* A second rank that only this test has: it adds a stop, or an error. */
+/* A second rank that exists only in this test: it adds a stop, or an error. */
 static lt_err other_rank(void *of, lt_step_record *record) {
     lt_step_record_combine(record, of);
     return LT_OK;
 }
 
-static void ranks(void **state) {
+static void decisions_of_several_ranks(void **state) {
     lt_recipe *r = run_recipe("ranks", "steps=3");
     lt_training *t = calloc(1, sizeof *t);
     lt_step_record other = {.ranks = 1, .weight_sum = 64, .loss_sum = 6400, .stop = 10};
@@ -345,7 +346,7 @@ static void ranks(void **state) {
                  run_has("ranks", "log.txt"));
     must(lt_training_step(t, &out), "step");
     assert_true(out.record.ranks == 2 && out.record.weight_sum == 64 + 4 * 16);
-    assert_true(out.decision.loss > 50 && out.decision.stop == 10); /* (4.2 + 100) / 2 */
+    assert_true(out.decision.loss > 50 && out.decision.stop == 10); /* (4.2 + 100) / 2. */
     other.error = LT_ERR_DEVICE;
     assert_int_equal(lt_training_step(t, &out), LT_ERR_REMOTE);
     says("another rank failed: device failure");
@@ -355,8 +356,8 @@ static void ranks(void **state) {
     free(r);
 }
 
-/* Steps of a run whose rows lie in memory, of which those with weight 0 count nothing; from
- * checkpoint to the last with the same losses as at once. */
+/* Steps of a run whose rows are in memory; those with weight 0 do not count; resumed from a
+ * checkpoint, it has the same losses as in one run. */
 static void steps_of(const char *out, int64_t steps, bool weights, double losses[6]) {
     enum { ROWS = 5, SEQ = 16 };
     static int32_t tokens[ROWS * SEQ], labels[ROWS * SEQ];
@@ -396,7 +397,8 @@ static void rows_in_memory(void **state) {
     (void)state;
     steps_of("once", 6, true, once);
     steps_of("twice", 3, true, twice);
-    steps_of("twice", 6, true, twice); /* 12 rows of 5 were drawn: it goes on at the third. */
+    /* 12 rows of 5 were drawn, so it continues at the third. */
+    steps_of("twice", 6, true, twice);
     steps_of("masked", 6, false, masked);
     assert_memory_equal(once, twice, sizeof once);
     for (int i = 0; i < 6; i++) {
@@ -404,9 +406,9 @@ static void rows_in_memory(void **state) {
     }
 }
 
-/* Tokens up to the last label of the rows that are asked for, in whole pieces of 16, at most the
- * row. In brackets: the place of each row's last label. */
-static void rows_used(void **state) {
+/* Tokens up to the last label of the requested rows, in whole pieces of 16, at most the row. In
+ * brackets: the place of each row's last label. */
+static void tokens_up_to_the_last_label(void **state) {
     enum { SEQ = 40, ROWS = 6 };
     static const int last[ROWS] = {9, 15, 16, 31, 39, -1};
     static const struct {
@@ -432,9 +434,9 @@ static void rows_used(void **state) {
     }
 }
 
-/* Three rows, of which two are drawn at a time: 0 1, 2 0, 1 2. Without starts of documents and
- * positions a row is one document from 0 on. */
-static void rows_repeat(void **state) {
+/* Three rows, drawn two at a time: 0 1, 2 0, 1 2. Without starts of documents and positions, a
+ * row is one document from 0 on. */
+static void rows_in_memory_repeat(void **state) {
     enum { SEQ = 2, ROWS = 3 };
     static const int32_t tokens[ROWS * SEQ] = {10, 11, 20, 21, 30, 31},
                                        labels[ROWS * SEQ] = {11, 12, 21, 22, 31, 32},
@@ -500,7 +502,7 @@ static void rows_repeat(void **state) {
     }
 }
 
-/* Lines have jansson's bytes, and cost no memory. */
+/* Lines have the bytes of jansson's, and allocate no memory. */
 static void metrics_rows(void **state) {
     const double values[] = {7, 0.5, NAN, 1e-5, 123456789012.0, 1.0 / 3.0, 9007199254740991.0};
     bool present[LT_TRAIN_METRIC_COUNT] = {true, true, true, true, true, false, true};
@@ -529,16 +531,16 @@ static void metrics_rows(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plan),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(values_of_the_schedules),
                                        cmocka_unit_test(muon_without_adamw),
                                        cmocka_unit_test(records_combine),
-                                       cmocka_unit_test(own_failure_first),
-                                       cmocka_unit_test(decisions),
+                                       cmocka_unit_test(a_rank_reports_its_own_failure),
+                                       cmocka_unit_test(decisions_about_a_step),
                                        cmocka_unit_test(a_part_of_a_draw_waits),
-                                       cmocka_unit_test(ranks),
+                                       cmocka_unit_test(decisions_of_several_ranks),
                                        cmocka_unit_test(rows_in_memory),
-                                       cmocka_unit_test(rows_used),
-                                       cmocka_unit_test(rows_repeat),
+                                       cmocka_unit_test(tokens_up_to_the_last_label),
+                                       cmocka_unit_test(rows_in_memory_repeat),
                                        cmocka_unit_test(metrics_rows)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

@@ -1,4 +1,5 @@
-/* Which rank is slow: over windows, beside the ranks of the same stage. Times are invented. */
+/* Which rank is slow: over windows, compared with the ranks of the same stage. Times are
+ * invented. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,8 +11,8 @@
 
 enum { MOST = 6 };
 
-/* `steps` measured steps, `each_s` apart, in which rank i computes compute_s[i]; the windows that
- * have ended. */
+/* Pass `steps` measured steps, `each_s` apart, in which rank i computes compute_s[i]; returns the
+ * number of windows that have ended. */
 static int pass(lt_stragglers *s, int n, const double *compute_s, int steps, double each_s) {
     int ended = 0;
     for (int k = 0; k < steps; k++) {
@@ -23,12 +24,12 @@ static int pass(lt_stragglers *s, int n, const double *compute_s, int steps, dou
     return ended;
 }
 
-static void who_is_slow(void **state) {
+static void which_rank_is_slow(void **state) {
     static const struct {
         int n, peers;
         double compute_s[MOST];
         int slowest;
-        double share; /* Of that rank. */
+        double share; /* Share of that rank. */
     } rows[] = {
         {4, 4, {1, 1, 1.2, 1}, 2, 0.2},
         {4, 4, {1, 1, 1.09, 1}, -1, 0},
@@ -37,7 +38,7 @@ static void who_is_slow(void **state) {
         {2, 2, {1.5, 1}, 0, 0.5},
         {4, 2, {1, 1, 3, 3}, -1, 0}, /* Stages of a pipeline differ by design. */
         {4, 2, {1, 1, 3, 3.6}, 3, 0.2},
-        {6, 6, {1, 1.3, 1, 1, 1.5, 1}, 4, 0.5}, /* Two are slow. */
+        {6, 6, {1, 1.3, 1, 1, 1.5, 1}, 4, 0.5}, /* Two ranks are slow. */
         {4, 1, {1, 2, 3, 4}, -1, 0},            /* No rank has peers. */
     };
     (void)state;
@@ -54,7 +55,7 @@ static void who_is_slow(void **state) {
     }
 }
 
-/* A window is as long as asked, and has three steps at least; news are changes alone. */
+/* A window is as long as requested, and has at least three steps; news are only changes. */
 static void windows(void **state) {
     static const double even[] = {1, 1, 1}, odd[] = {1, 2, 1};
     lt_stragglers s;
@@ -67,7 +68,7 @@ static void windows(void **state) {
     assert_int_equal(pass(&s, 3, odd, 60, 1.0), 1);
     assert_true(s.slow[1] && !s.news[1]);
     assert_int_equal(pass(&s, 3, even, 30, 1.0), 0);
-    assert_int_equal(pass(&s, 3, odd, 30, 1.0), 1); /* Half of it slow: 50 %. */
+    assert_int_equal(pass(&s, 3, odd, 30, 1.0), 1); /* Half of it is slow: 50 %. */
     assert_true(s.slow[1]);
     assert_float_equal(s.shares[1], 0.5, 1e-9);
     assert_int_equal(pass(&s, 3, even, 60, 1.0), 1);
@@ -77,7 +78,7 @@ static void windows(void **state) {
     lt_stragglers_close(&s);
 }
 
-static void off(void **state) {
+static void detection_that_is_off(void **state) {
     static const double odd[] = {1, 2, 1};
     lt_stragglers s;
     (void)state;
@@ -88,7 +89,8 @@ static void off(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(who_is_slow), cmocka_unit_test(windows),
-                                       cmocka_unit_test(off)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(which_rank_is_slow),
+                                       cmocka_unit_test(windows),
+                                       cmocka_unit_test(detection_that_is_off)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
