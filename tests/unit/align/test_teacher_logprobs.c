@@ -1,5 +1,5 @@
 /* A teacher's distributions in files, which this test writes byte by byte as teacher_logprobs.h
- * describes them: what is read of them for a row, and which damaged or foreign files are
+ * describes them: what is read from them for a row, and which damaged or foreign files are
  * refused. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@ static const size_t length_of[DIALOGUES] = {4, 2, 4};
 
 enum { TOKENS, STARTS, PLACES, FIRST, IDS, TENSORS };
 
-/* The numbers of a part, and how long each tensor is. */
+/* The numbers of a part, and the length of each tensor. */
 typedef struct {
     int32_t n[TENSORS];
     int32_t data[TENSORS][8];
@@ -56,7 +56,7 @@ static void write_header(const char *text) {
     assert_int_equal(lt_file_write_atomic(at(LT_TEACHER_LOGPROBS_FILE), text, strlen(text)), LT_OK);
 }
 
-/* Eight bytes of length, a header of JSON, and the tensors' bytes in its order. */
+/* Write eight bytes of length, a JSON header, and the bytes of the tensors in its order. */
 static void write_part(int i, const part *p) {
     static const char *const names[TENSORS] = {"tokens", "starts", "places", "first", "ids"};
     char text[2048], name[32];
@@ -97,7 +97,8 @@ static void write_all(void) {
     write_part(1, &parts[1]);
 }
 
-/* A row of seq positions holds what follows each position, and nothing where that is not learnt. */
+/* A row of seq positions holds the distribution after each position, and nothing where the next
+ * token is not learnt. */
 static void expect_row(const lt_teacher_logprobs *w, int64_t i, int64_t seq, const int32_t *want,
                        const float *logp) {
     int32_t got[5 * K];
@@ -141,7 +142,7 @@ static void expect_refused(const char *what) {
     lt_teacher_logprobs_close(&w);
 }
 
-/* Numbers of logprobs.json that are out of their ranges, and at their ends. */
+/* Numbers in logprobs.json outside their ranges, and at the ends of these. */
 static void headers(void **state) {
     static const struct {
         const char *n, *per_part, *k, *vocab, *temperature;
@@ -187,11 +188,11 @@ static void headers(void **state) {
     lt_teacher_logprobs_close(&w);
 }
 
-/* One number of a part is wrong, or a tensor is longer or shorter than the others say. */
+/* One number of a part is wrong, or a tensor is longer or shorter than the others imply. */
 static void damaged_parts(void **state) {
     static const struct {
         int tensor, i, value;
-        const char *what; /* NULL: the file is good. */
+        const char *what; /* NULL: the file is valid. */
     } rows[] = {
         {STARTS, 0, 1, "'starts' does not rise from 0 to 6"},
         {STARTS, 1, -1, "'starts' does not rise from 0 to 6"},
@@ -199,7 +200,7 @@ static void damaged_parts(void **state) {
         {STARTS, 2, 5, "'starts' does not rise from 0 to 6"},
         {FIRST, 0, 1, "'first' does not rise from 0 to 3"},
         {FIRST, 2, 4, "'first' does not rise from 0 to 3"},
-        {FIRST, 1, 0, NULL}, /* A conversation of which nothing is learnt. */
+        {FIRST, 1, 0, NULL}, /* A conversation in which nothing is learnt. */
         {IDS, 0, -1, "'ids' of place 0"},
         {IDS, 0, 7, "'ids' of place 0"},
         {IDS, 0, 6, NULL},
@@ -224,7 +225,7 @@ static void damaged_parts(void **state) {
             expect_refused(rows[i].what);
         }
     }
-    p = parts[0]; /* The only id of the first place is beyond the vocabulary. */
+    p = parts[0]; /* The only id of the first place is outside the vocabulary. */
     p.data[IDS][0] = VOCAB;
     p.data[IDS][1] = -1;
     write_part(0, &p);
@@ -245,8 +246,8 @@ static void damaged_parts(void **state) {
     expect_refused("part-00001.safetensors does not belong to");
 }
 
-/* The conversations that are to be learnt. One of them may have another second token (3: the first
- * one another first token), or one more token that is learnt. */
+/* Open the conversations to learn. One of them may have another second token (3: the first one
+ * has another first token), or one more token that is learnt. */
 static void dialogues_open(lt_dialogues *d, int changed, int extra, int n) {
     lt_shard_writer *w = NULL;
     assert_int_equal(lt_shard_writer_open(&w, at("talk"), VOCAB, NULL), LT_OK);
@@ -263,7 +264,7 @@ static void dialogues_open(lt_dialogues *d, int changed, int extra, int n) {
         ids[1] += i == changed;
         ids[0] += i == 0 && changed == DIALOGUES;
         mask[2] = i == extra ? LT_MASK_LABEL : mask[2];
-        length += i == extra && length == 2; /* Of two: one more token. */
+        length += i == extra && length == 2; /* One of two gets one more token. */
         assert_int_equal(lt_shard_writer_append_masked(w, ids, mask, length), LT_OK);
     }
     assert_int_equal(lt_shard_writer_finish(w), LT_OK);
@@ -285,7 +286,7 @@ static void conversations_match(void **state) {
         {0, -1, 3, 4, "conversation 0 differs"},
         {1, -1, 3, 4, "token 1 is 11, and 10 there"},
         {2, -1, 3, 4, "conversation 2 differs"},
-        {3, -1, 3, 4, "token 0 is 6, and 5 there"}, /* The first token of all. */
+        {3, -1, 3, 4, "token 0 is 6, and 5 there"}, /* The very first token. */
         {-1, 1, 3, 4, "token 2 is 1, and -1 there"},
         {-1, 2, 3, 4, "token 2 is learnt, and has no probabilities there"},
     };
