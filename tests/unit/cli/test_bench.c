@@ -31,7 +31,7 @@ static void tokenizing(void **state) {
     static const char *const bytes = "{\"model\": {\"type\": \"BPE\", \"vocab\": {%s}, "
                                      "\"merges\": []}, \"pre_tokenizer\": {\"type\": "
                                      "\"ByteLevel\", \"add_prefix_space\": false}}";
-    /* The letters that ByteLevel has for bytes of the text: a space is U+0120, a line's end 010A. */
+    /* ByteLevel's letters for the text: a space is U+0120, the end of a line U+010A. */
     static const char *const letters =
         "\"o\":0,\"n\":1,\"e\":2,\"t\":3,\"w\":4,\"h\":5,\"r\":6,\"\\u0120\":7,\"\\u010a\":8";
     char text[1024], tokenizer[LT_PATH_BYTES], words[3 * LT_PATH_BYTES];

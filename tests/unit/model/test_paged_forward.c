@@ -330,12 +330,72 @@ static void steps_of_few_rows_are_warmed(void **state) {
     golden_close(&g);
 }
 
+/* Options of a call of one row, for texts of max_seq tokens on that many pages. */
+static lt_paged_forward_options one_row(int64_t max_seq, int64_t n_pages) {
+    return (lt_paged_forward_options){.max_rows = 1,
+                                      .max_seqs = 1,
+                                      .max_out = 1,
+                                      .out_rows = 1,
+                                      .max_seq = max_seq,
+                                      .n_pages = n_pages,
+                                      .page_tokens = PAGE,
+                                      .max_pages = n_pages,
+                                      .cache_dtype = LT_F32,
+                                      .value_dtype = LT_F32};
+}
+
+static void expect_open(const lt_model *m, lt_paged_forward_options o, lt_err want,
+                        const char *what) {
+    lt_paged_forward *f = NULL;
+    const lt_err err = lt_paged_forward_open(&f, m, &o);
+    if (err != want) {
+        fail_msg("%s: %d, not %d: %s", what, (int)err, (int)want, lt_error_message());
+    }
+    lt_paged_forward_close(f);
+}
+
+/* Texts as long as the model can read are served, longer ones are refused where it has no positions
+ * for them; and sizes that contradict each other. */
+static void lengths_and_sizes_are_checked(void **state) {
+    static const struct {
+        const char *path;
+        lt_err longer;
+    } models[] = {{"tests/golden/model/gpt2", LT_ERR_ARG},
+                  {"tests/golden/rope/dynamic", LT_ERR_UNSUPPORTED},
+                  {"tests/golden/model/llama3", LT_OK}};
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        lt_model *m = NULL;
+        lt_paged_forward_options o;
+        must(lt_model_open(
+                 &m, models[i].path,
+                 &(lt_model_options){.dtype = LT_F32, .device = device_of(lt_backend_cpu())}),
+             models[i].path);
+        const int64_t most = m->spec.max_seq, pages = most / PAGE + 1;
+        expect_open(m, one_row(most, pages), LT_OK, models[i].path);
+        expect_open(m, one_row(most + 1, pages), models[i].longer, models[i].path);
+        expect_open(m, one_row(PAGE, 1), LT_OK, "a page that holds the text exactly");
+        expect_open(m, one_row(PAGE + 1, 1), LT_ERR_ARG, "a token more than the page holds");
+        o = one_row(PAGE, 1);
+        o.page_tokens = 24;
+        expect_open(m, o, LT_ERR_ARG, "pages of 24 tokens");
+        o = one_row(PAGE, 1);
+        o.max_rows = 0;
+        expect_open(m, o, LT_ERR_ARG, "no rows");
+        o = one_row(PAGE, 1);
+        o.out_rows = 0;
+        expect_open(m, o, LT_ERR_ARG, "no rows of logits");
+        lt_model_close(m);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pages_hold_what_a_session_holds),
         cmocka_unit_test(groups_hold_what_a_session_holds),
         cmocka_unit_test(with_adapters),
         cmocka_unit_test(steps_of_few_rows_are_warmed),
+        cmocka_unit_test(lengths_and_sizes_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
