@@ -90,6 +90,8 @@ static void loading(void **state) {
         assert_int_equal(n, 6 + texts);
         ran_close(&r);
     }
+    run_refused(lt_bench_data, "data --tokens 20000 --seconds 0.01 --text /no/such.txt",
+                LT_EXIT_FAILED, "/no/such.txt");
     run_refused(lt_bench_data, "data --shard /no/such --seconds 0.01", LT_EXIT_FAILED, "/no/such");
 }
 
