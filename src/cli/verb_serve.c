@@ -194,20 +194,55 @@ typedef struct {
     lt_server_model *models; /* MODEL comes first, if it is given. */
 } job;
 
-/* Add the keys of a comma-separated list or of a file's lines, splitting the text in place.
- * models=NAME,... after a key names the models that it may use. */
-static lt_err add_keys(lt_server_options *s, char *text, const char *between) {
+static bool limits_a_key(const char *word) {
+    return strncmp(word, "models=", 7) == 0;
+}
+
+static lt_err add_key(lt_server_options *s, const char *key) {
+    if (s->n_keys == LT_SERVER_MAX_KEYS) {
+        LT_FAIL(LT_ERR_LIMIT, "more than %d API keys", LT_SERVER_MAX_KEYS);
+    }
+    s->keys[s->n_keys++] = key;
+    return LT_OK;
+}
+
+/* Add the keys of a comma-separated list, splitting the text in place. A list of models has commas,
+ * too: what follows one would be taken for a key. */
+static lt_err add_list(lt_server_options *s, char *text, const char *from) {
     char *rest = NULL;
-    for (char *key = strtok_r(text, between, &rest); key != NULL;
-         key = strtok_r(NULL, between, &rest)) {
-        if (strncmp(key, "models=", 7) == 0 && s->n_keys > 0) {
-            s->key_models[s->n_keys - 1] = key + 7;
+    for (char *key = strtok_r(text, ", ", &rest); key != NULL; key = strtok_r(NULL, ", ", &rest)) {
+        if (limits_a_key(key)) {
+            LT_FAIL(LT_ERR_ARG, "%s: %s is for a line of --api-key-file, behind its key", from,
+                    key);
+        }
+        LT_TRY(add_key(s, key));
+    }
+    return LT_OK;
+}
+
+/* Add the keys of a file's lines, splitting the text in place. models=NAME,... after a key names
+ * the models that it may use. A third word is refused, because a space within the list would make
+ * the rest of it a key for all models. */
+static lt_err add_lines(lt_server_options *s, char *text, const char *file) {
+    char *line;
+    for (int n = 1; (line = strsep(&text, "\n")) != NULL; n++) {
+        char *rest = NULL, *key = strtok_r(line, " \t\r", &rest),
+             *models = strtok_r(NULL, " \t\r", &rest), *more = strtok_r(NULL, " \t\r", &rest);
+        if (key == NULL) {
             continue;
         }
-        if (s->n_keys == LT_SERVER_MAX_KEYS) {
-            LT_FAIL(LT_ERR_LIMIT, "more than %d API keys", LT_SERVER_MAX_KEYS);
+        if (limits_a_key(key)) {
+            LT_FAIL(LT_ERR_ARG, "%s:%d: %s stands before its key", file, n, key);
         }
-        s->keys[s->n_keys++] = key;
+        if (more != NULL ||
+            (models != NULL && (!limits_a_key(models) || models[strlen("models=")] == '\0'))) {
+            LT_FAIL(LT_ERR_ARG,
+                    "%s:%d: a line has one key, and behind it perhaps models=NAME,... without "
+                    "spaces",
+                    file, n);
+        }
+        LT_TRY(add_key(s, key));
+        s->key_models[s->n_keys - 1] = models != NULL ? models + strlen("models=") : NULL;
     }
     return LT_OK;
 }
@@ -241,7 +276,7 @@ static lt_err read_keys(lt_server_options *s, serve_options *o, char **file, int
             LT_FAIL(LT_ERR_LIMIT, "LATEEN_API_KEY: over %zu bytes", sizeof o->api_key - 1);
         }
     }
-    LT_TRY(add_keys(s, o->api_key, ", "));
+    LT_TRY(add_list(s, o->api_key, named ? "--api-key" : "LATEEN_API_KEY"));
     if (s->n_keys == 0 && (named || (variable != NULL && o->auth && o->api_key_file[0] == '\0'))) {
         LT_FAIL(LT_ERR_ARG, "%s contains no key; --no-auth serves without one",
                 named ? "--api-key" : "LATEEN_API_KEY");
@@ -251,7 +286,7 @@ static lt_err read_keys(lt_server_options *s, serve_options *o, char **file, int
     }
     LT_TRY(lt_file_read(file, &n, o->api_key_file, 1 << 20));
     n = (size_t)s->n_keys;
-    LT_TRY(add_keys(s, *file, "\r\n \t"));
+    LT_TRY(add_lines(s, *file, o->api_key_file));
     if ((size_t)s->n_keys == n) {
         LT_FAIL(LT_ERR_ARG, "--api-key-file %s contains no key", o->api_key_file);
     }
