@@ -1,5 +1,5 @@
-/* draft_heads.h: the goldens of draft heads, for the tests of what heads say and of heads that do
- * not fit. */
+/* draft_heads.h: the goldens of draft heads, for tests of their drafts and of heads that do not
+ * match their model. */
 #ifndef TESTS_SERVE_DRAFT_HEADS_H
 #define TESTS_SERVE_DRAFT_HEADS_H
 
@@ -13,7 +13,8 @@
 #define MTP    "tests/golden/draft_mtp"
 #define MTP_3  "tests/golden/draft_mtp3"
 
-/* tools/make_draft_head_goldens.py and make_mtp_goldens.py, of one layer and of three. */
+/* From tools/make_draft_head_goldens.py and make_mtp_goldens.py, with one layer and with
+ * three. */
 enum { EAGLE_3, OWN_LAYER, OWN_LAYERS, FORMATS };
 static const struct {
     const char *model, *head, *expected;
@@ -23,13 +24,13 @@ static const struct {
 
 enum { STEPS = 5, MOST = 4, MOST_TOKENS = 160 };
 
-/* What the golden says, and the model and head that it is of. */
+/* A golden file, and its model and head. */
 typedef struct {
     lt_model *model;
     lt_draft_head *head;
     lt_safetensors file;
     int32_t tokens[64], text[MOST_TOKENS], accepted_at[MOST], drafted;
-    int64_t n_tokens, n_text; /* The last of tokens is the first of text. */
+    int64_t n_tokens, n_text; /* The last element of tokens is the first of text. */
 } golden;
 
 static inline int64_t golden_ids(const golden *g, const char *name, int32_t *out) {

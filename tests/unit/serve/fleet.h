@@ -1,4 +1,4 @@
-/* fleet.h: many requests at once on an engine, and their results, for the tests of the engine. */
+/* fleet.h: many requests at once to an engine, and their results, for tests of the engine. */
 #ifndef TESTS_SERVE_FLEET_H
 #define TESTS_SERVE_FLEET_H
 
@@ -30,7 +30,7 @@ enum { FLEET_TOKENS = 256, FLEET_EVENTS = 64 };
 typedef struct {
     int32_t ids[FLEET_TOKENS];
     float logprobs[FLEET_TOKENS];
-    uint64_t tops[FLEET_TOKENS]; /* Of the likeliest ids, in order. */
+    uint64_t tops[FLEET_TOKENS]; /* Hashes of the most likely ids, in order. */
     int64_t n;
     lt_finish finish;
     lt_err failure;
@@ -40,10 +40,11 @@ typedef struct {
     uint64_t id;
     continuation choices[FLEET_CHOICES];
     float prompt_logprobs[FLEET_TOKENS];
-    uint64_t versions[FLEET_TOKENS]; /* Of the first choice's tokens. */
+    /* Versions of the weights for the tokens of the first choice. */
+    uint64_t versions[FLEET_TOKENS];
     float embedding[512];
     int64_t n_prompt_told, cached_tokens, new_tokens, n_tokens;
-    int64_t drafted, accepted; /* Of all choices. */
+    int64_t drafted, accepted; /* Over all choices. */
     bool done;
 } answer;
 
@@ -66,7 +67,7 @@ static inline lt_model *random_model_of(int64_t vocab_size, int64_t max_seq, int
                                 .vocab_size = vocab_size,
                                 .max_seq = max_seq,
                                 .norm_eps = 1e-5f,
-                                .act = 2, /* SiLU */
+                                .act = 2, /* SiLU. */
                                 .gated = true,
                                 .embed_scale = 1.0f,
                                 .pos = LT_POS_ROPE,
@@ -137,21 +138,21 @@ static inline void send(lt_engine *e, const lt_request *r, answer *a) {
     must(lt_engine_submit(e, r, a, &a->id), "submit");
 }
 
-/* How long an engine may say nothing. DEADLINE_FACTOR multiplies it as the deadlines of suites
- * (tests/run.sh): where kernels are compiled first, a busy machine takes longer. */
+/* How long an engine may return no event. DEADLINE_FACTOR multiplies it like the deadlines of
+ * suites (tests/run.sh): a busy machine takes longer if kernels are compiled first. */
 static inline int patience_ms(void) {
     const char *text = getenv("DEADLINE_FACTOR");
     const int factor = text != NULL ? atoi(text) : 1;
     return 20000 * (factor > 1 ? factor : 1);
 }
 
-/* Wait for events and take them: how many requests are done by them. */
+/* Wait for events and take them; returns how many requests they complete. */
 static inline int64_t receive(lt_engine *e, int64_t width) {
     static lt_event events[FLEET_EVENTS];
     struct pollfd p = {.fd = lt_engine_fd(e), .events = POLLIN};
     int64_t n, n_done = 0;
     if (poll(&p, 1, patience_ms()) != 1) {
-        fail_msg("the engine says nothing for %d s", patience_ms() / 1000);
+        fail_msg("the engine returns no event for %d s", patience_ms() / 1000);
     }
     n = lt_engine_poll(e, events, FLEET_EVENTS);
     for (int64_t i = 0; i < n; i++) {
@@ -167,7 +168,7 @@ static inline void receive_all(lt_engine *e, int64_t n, int64_t width) {
     }
 }
 
-/* The size of a cache of this many pages, for an engine of these options. */
+/* Bytes of a cache of this many pages, for an engine with these options. */
 static inline int64_t bytes_of_pages(const lt_model *m, const lt_engine_options *o, int64_t pages) {
     lt_engine *e = NULL;
     lt_engine_cache c;
@@ -191,7 +192,7 @@ static inline void assert_no_page_held(lt_engine *e) {
     assert_int_equal(stats.pages_used, 0);
 }
 
-/* The numbers of a list, into out; how many they are. */
+/* Read the numbers of a list into out; returns their count. */
 static inline int64_t read_ids(const json_t *list, int32_t *out) {
     for (size_t i = 0; i < json_array_size(list); i++) {
         out[i] = (int32_t)json_integer_value(json_array_get(list, i));
@@ -207,7 +208,7 @@ static inline void assert_same(const continuation *a, const continuation *b, con
     }
 }
 
-/* Bit for bit. */
+/* The two must be equal, bit for bit. */
 static inline void assert_equal(const continuation *a, const continuation *b, const char *what) {
     assert_same(a, b, what);
     if (memcmp(a->logprobs, b->logprobs, (size_t)a->n * sizeof *a->logprobs) != 0) {
@@ -229,7 +230,7 @@ static inline int32_t best_of(const float *x, int64_t n) {
     return best;
 }
 
-/* What a session says, token by token. */
+/* The greedy tokens of a session, one by one. */
 static inline void greedy_session(const lt_model *m, const int32_t *prompt, int64_t n_prompt,
                                   int64_t n_new, continuation *out) {
     const int64_t V = lt_model_get_spec(m)->vocab_size;
@@ -247,8 +248,8 @@ static inline void greedy_session(const lt_model *m, const int32_t *prompt, int6
     lt_session_close(s);
 }
 
-/* Six greedy requests whose prompts come in pieces, beside others that decode, against one session
- * at a time of `judge`, which may be the same model elsewhere. */
+/* Six greedy requests whose prompts are processed in pieces, beside others that decode, against
+ * one session at a time of `judge`, which may be the same model on another device. */
 static inline void engine_says_what_a_session_says(const lt_model *m, const lt_model *judge,
                                                    const char *name) {
     enum { N = 6 };

@@ -1,6 +1,6 @@
-/* formats.h: for tests of the API's formats, a server (served.h) whose answers are known: a bias or
- * a grammar leaves one text, each character is a token, and the template's text can be counted by
- * hand. Include it after cmocka.h. */
+/* formats.h: for tests of the API's formats, a server (served.h) whose answers are known: a bias
+ * or a grammar leaves one text, each character is a token, and the template's text can be counted
+ * by hand. Include it after cmocka.h. */
 #ifndef TESTS_FORMATS_H
 #define TESTS_FORMATS_H
 

@@ -1,5 +1,5 @@
 /* kinds.h: requests of all kinds: those whose tokens a device can choose, and those that need the
- * host; each of at most 57 tokens. */
+ * host; each writes at most 57 tokens. */
 #ifndef TESTS_SERVE_KINDS_H
 #define TESTS_SERVE_KINDS_H
 
@@ -10,7 +10,7 @@ enum { KINDS = 16, DRY = 14, XTC = 15 };
 static const int32_t think_end[] = {7, 9};
 static const lt_logit_bias bias[] = {{11, 4.0f}, {12, -100.0f}};
 
-/* Of one of KINDS kinds. */
+/* A request of one of KINDS kinds. */
 static inline lt_request request_of(int64_t i, int32_t *prompt, int64_t vocab_size,
                                     const lt_grammar *grammar) {
     lt_request r = lt_request_defaults();
@@ -21,7 +21,8 @@ static inline lt_request request_of(int64_t i, int32_t *prompt, int64_t vocab_si
     r.max_tokens = 12 + i * 3 % 17;
     r.ignore_eos = i % 3 != 0;
     how->seed = (uint64_t)(100 + i);
-    /* Those two hold up everybody's next step, so they are rare: others have their numbers. */
+    /* Those two kinds delay the next step of all requests, so they are rare: other kinds replace
+     * most of them. */
     switch (i % KINDS >= DRY && i / KINDS % 4 != 1 ? KINDS : i % KINDS) {
     case 0:
         how->temperature = 0;

@@ -1,5 +1,6 @@
-/* served.h: for tests, a server in this process: a small random model whose ids are printable
- * characters, asked by HTTP. JSON is written with ' for ". Include it after cmocka.h. */
+/* served.h: for tests, a server in this process, with a small random model whose ids are
+ * printable characters; requests go through HTTP. JSON is written with ' for ". Include it after
+ * cmocka.h. */
 #ifndef TESTS_SERVED_H
 #define TESTS_SERVED_H
 
@@ -25,7 +26,7 @@ typedef struct {
     pthread_t thread;
     lt_err err;
     int port;
-    bool begins; /* Texts begin with <s>: letters.h. */
+    bool begins; /* Texts begin with <s> (letters.h). */
 } served;
 
 static inline lt_err served_load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
@@ -40,7 +41,7 @@ static inline lt_err served_load(void *ctx, lt_model **model, lt_tokenizer **tok
                                 .vocab_size = SERVED_IDS + (s->begins ? 2 : 0),
                                 .max_seq = 512,
                                 .norm_eps = 1e-5f,
-                                .act = 2, /* SiLU */
+                                .act = 2, /* SiLU. */
                                 .gated = true,
                                 .embed_scale = 1.0f,
                                 .pos = LT_POS_ROPE,
@@ -59,7 +60,7 @@ static inline void *served_run(void *ctx) {
     return NULL;
 }
 
-/* The status and, in answer, the body. */
+/* Returns the status and, in answer, the body. */
 static inline int served_ask(const served *s, const char *method, const char *path,
                              const char *body, char answer[SERVED_REPLY_BYTES]) {
     const struct sockaddr_in to = {.sin_family = AF_INET,
@@ -92,7 +93,7 @@ static inline int served_ask(const served *s, const char *method, const char *pa
     return status;
 }
 
-/* template: a file or the name of a format. set: further options; NULL: none. */
+/* template: a file or the name of a format. set: sets further options; NULL: none. */
 static inline void served_start_with(served *s, const char *template, bool begins,
                                      void (*set)(lt_server_options *o)) {
     static char answer[SERVED_REPLY_BYTES];
@@ -127,7 +128,7 @@ static inline void served_end(served *s) {
     lt_server_close(s->server);
 }
 
-/* ---- Answers beside what is expected ---- */
+/* ---- Comparing answers with expectations ---- */
 
 static inline json_t *served_parse(const char *text) {
     char *copy = strdup(text);
@@ -143,7 +144,7 @@ static inline json_t *served_parse(const char *text) {
     return tree;
 }
 
-/* Of a stream the list of its objects; "[DONE]" is a string. NULL: it is none. */
+/* The objects of a stream as a list; "[DONE]" is a string. NULL: the answer is not a stream. */
 static inline json_t *served_events(const char *answer) {
     json_t *all = json_array();
     for (const char *p = answer; p != NULL && *p != '\0';) {
@@ -159,9 +160,9 @@ static inline json_t *served_events(const char *answer) {
     return all;
 }
 
-/* Is `got` as expected? Of an object the named members count, "#" is their number, and "-" says
- * that there is none; "*" is any value, ">0" a positive number; a string that begins with "~" is a
- * part of the text. "..." in a list is any number of elements. */
+/* Is `got` as expected? In an object the named members count, "#" is their number, and "-" means
+ * that there is none; "*" is any value, ">0" a positive number; a string that begins with "~" is
+ * a part of the text. "..." in a list is any number of elements. */
 static inline bool served_like(const json_t *want, const json_t *got) {
     const char *const word = json_string_value(want);
     if (word != NULL && word[0] == '~') {
@@ -212,7 +213,7 @@ static inline bool served_like(const json_t *want, const json_t *got) {
                : json_equal(want, got);
 }
 
-/* Ask and compare: an object with an answer, a list with the events of a stream. */
+/* Send a request and compare: an object with an answer, a list with the events of a stream. */
 static inline void served_check(const served *s, const char *method, const char *path,
                                 const char *body, int status, const char *want) {
     static char answer[SERVED_REPLY_BYTES];

@@ -1,8 +1,8 @@
-/* Adapters that requests choose: log-probabilities against PEFT's (tools/make_lora_goldens.py), all
- * in one step, on each backend; DoRA's against PEFT's merged model, too; every family against a
- * model that is opened with the adapter; requests keep their bits among others, and share pages
- * with equals only; places are held and filled again; faulty folders are refused by name and change
- * nothing. */
+/* Adapters that requests choose: log-probabilities against PEFT's (tools/make_lora_goldens.py),
+ * all in one step, on each backend; DoRA's also against PEFT's merged model; every family against
+ * a model that is opened with the adapter; requests keep their bits among others, and share pages
+ * only with requests of the same adapter; places are held and reused; faulty folders are refused
+ * by name and change nothing. */
 #include "unit/serve/fleet.h"
 
 #include <stdlib.h>
@@ -74,7 +74,7 @@ static void open_fixture_on(fixture *f, bool deterministic, const lt_backend *b,
 
 static void close_fixture(fixture *f) {
     lt_engine_close(f->engine);
-    for (int32_t p = 0; p < PLACES; p++) { /* Nothing is held any more. */
+    for (int32_t p = 0; p < PLACES; p++) { /* No place is held any more. */
         assert_int_equal(lt_lora_pool_holds(f->model->lora_pool, p), 0);
     }
     lt_model_close(f->model);
@@ -103,8 +103,8 @@ static int32_t place_of(const char *name) {
     return place;
 }
 
-/* The adapter of a case, from 1: of one adapter its place, with the scale in *scale; of several,
- * which are added up, and of DoRA's with a scale, the place `next`. */
+/* The adapter of a case, numbered from 1: for one adapter its place, with the scale in *scale;
+ * for several, which are added up, and for DoRA's with a scale, the place `next`. */
 static int32_t adapter_of(fixture *f, const json_t *c, int32_t next, float *scale) {
     static const char *const folders[] = {ROOT "red", ROOT "green", ROOT "blue", ROOT "gold"};
     const json_t *names = json_object_get(c, "adapters"), *scales = json_object_get(c, "scales");
@@ -129,7 +129,7 @@ static int32_t adapter_of(fixture *f, const json_t *c, int32_t next, float *scal
 
 enum { CASES = 10 };
 
-/* All in one step. */
+/* Send all requests, so that they run in one step. */
 static void ask_all(fixture *f, answer answers[CASES]) {
     const json_t *cases = json_object_get(f->root, "cases");
     int32_t next = 4;
@@ -164,18 +164,18 @@ static void compare_with_peft(bool stored, double tolerance) {
     close_fixture(&f);
 }
 
-static void logprobs_are_pefts(void **state) {
+static void logprobs_are_those_of_peft(void **state) {
     (void)state;
     compare_with_peft(false, 1e-4);
 }
 
-static void logprobs_beside_stored_weights(void **state) {
+static void logprobs_with_stored_weights(void **state) {
     (void)state;
     compare_with_peft(true, 1e-2); /* Activations and the cache in 16 bits. */
 }
 
-/* What single tokens were given, step by step, each row with its own adapter, beside what a prompt
- * of the same text is given. */
+/* The log-probabilities of single tokens, step by step, each row with its own adapter, against
+ * those of a prompt with the same text. */
 static void single_tokens_agree_with_prompts(void **state) {
     enum { NEW = 8 };
     static answer answers[CASES], again[CASES];
@@ -229,7 +229,7 @@ static void with_place(lt_model *m, const int32_t *tokens, int32_t adapter, answ
     lt_engine_close(e);
 }
 
-/* As far apart as they are at most. */
+/* The largest difference. */
 static double apart(const answer *a, const answer *b) {
     double most = 0;
     for (int k = 1; k < N; k++) {
@@ -238,9 +238,10 @@ static double apart(const answer *a, const answer *b) {
     return most;
 }
 
-/* PEFT's merged model has the numbers of PEFT's adapter beside its base: in F32, beside weights as
- * the file has them, and beside blocks of 8 bits, whose rounding the lengths of rows share. */
-static void magnitudes_are_pefts(void **state) {
+/* PEFT's merged model gives the numbers of PEFT's adapter with its base: in F32, with weights as
+ * stored in the file, and with blocks of 8 bits, whose rounding also affects the lengths of
+ * rows. */
+static void magnitudes_are_those_of_peft(void **state) {
     static const struct {
         lt_model_options o;
         double bound;
@@ -280,7 +281,8 @@ static void magnitudes_are_pefts(void **state) {
     must(lt_file_remove_tree(folder), folder);
 }
 
-/* In 16 bits, whose rounding the random weights multiply: as on the CPU in 16 bits. */
+/* In 16 bits, whose rounding errors the random weights multiply: compared with the CPU in 16
+ * bits. */
 static void logprobs_on_a_gpu(void **state) {
     static answer on[2][CASES];
     const lt_backend *const backends[] = {lt_backend_cpu(), gpu_backend()};
@@ -304,8 +306,8 @@ static void logprobs_on_a_gpu(void **state) {
     }
 }
 
-/* Steps are recorded with a plain adapter first, and then have magnitudes: single tokens beside
- * what a prompt of the same text is given. */
+/* Steps are recorded with a plain adapter first, and then get magnitudes: single tokens against a
+ * prompt with the same text. */
 static void recorded_steps_get_magnitudes(void **state) {
     enum { NEW = 8 };
     static answer plain, step, prompt;
@@ -316,7 +318,7 @@ static void recorded_steps_get_magnitudes(void **state) {
         skip();
     }
     open_fixture_on(&f, false, gpu_backend(), false);
-    lt_request r = request_of(f.tokens, 2, 1.0f); /* Green, of larger ranks in all modules. */
+    lt_request r = request_of(f.tokens, 2, 1.0f); /* Green has larger ranks, and all modules. */
     send(f.engine, &r, &plain);
     receive_all(f.engine, 1, 0);
     r.adapter = 4;
@@ -339,7 +341,7 @@ static void recorded_steps_get_magnitudes(void **state) {
     close_fixture(&f);
 }
 
-/* Numbers of some size in A and B alike. */
+/* Numbers of similar size in A and B. */
 static void fill(lt_lora *l) {
     const lt_param_table *t = &l->params->table;
     for (int i = 0; i < t->n_params; i++) {
@@ -367,8 +369,8 @@ static void prompt_logprobs(const lt_model *m, int32_t adapter, answer *a) {
     lt_engine_close(e);
 }
 
-/* The model with adapters of its own, which test_lora.c compares with merged weights, and with the
- * same from a place. */
+/* The model with adapters of its own, which test_lora.c compares with merged weights, against the
+ * same adapters in a place. */
 static void every_family(void **state) {
     static const char *const families[] = {"gpt2",    "llama_bias", "qwen2",   "qwen3", "gemma2",
                                            "gemma3",  "apertus",    "mistral", "phi3",  "olmo2",
@@ -403,14 +405,14 @@ static void every_family(void **state) {
     }
 }
 
-/* The fixture with two adapters in place 4, whose ranks are more than those of the others. */
+/* The fixture with two adapters in place 4, whose ranks are higher than those of the others. */
 static void open_with_two(fixture *f) {
     const lt_lora_source both[] = {{ROOT "green", 1.0f}, {ROOT "red", 1.0f}};
     open_fixture_on(f, true, NULL, false);
     must(put(f->model, 4, both, 2), "two");
 }
 
-/* Alone and between others; from the prefix cache and fresh. */
+/* Alone and among others; from the prefix cache and without it. */
 static void requests_keep_their_bits(void **state) {
     enum { KINDS = 7, EACH = 3 };
     static const struct {
@@ -447,7 +449,7 @@ static void requests_keep_their_bits(void **state) {
     close_fixture(&f);
 }
 
-/* Drafts, several choices, and guidance, whose second sequence has the adapter, too. */
+/* Drafts, several choices, and guidance, whose second sequence uses the adapter, too. */
 static void other_features_keep_working(void **state) {
     enum { KINDS = 3 };
     static answer plain[KINDS], drafted[KINDS], forked, guided;
@@ -459,7 +461,7 @@ static void other_features_keep_working(void **state) {
     lt_engine_close(f.engine);
     o.max_seq = 64;
     o.deterministic = true;
-    for (int pass = 0; pass < 3; pass++) { /* The last with branches. */
+    for (int pass = 0; pass < 3; pass++) { /* The last pass has branches. */
         o.speculate = pass > 0;
         o.draft_tokens = pass > 0 ? 4 : 0;
         o.draft_branches = pass == 2 ? 4 : 0;
@@ -484,7 +486,7 @@ static void other_features_keep_working(void **state) {
     r.max_tokens = 40;
     send(f.engine, &r, &forked);
     r.n_choices = 1;
-    r.guidance = (lt_guidance){.on = true, .scale = 1.0f}; /* As without. */
+    r.guidance = (lt_guidance){.on = true, .scale = 1.0f}; /* The same as without guidance. */
     send(f.engine, &r, &guided);
     receive_all(f.engine, 2, 0);
     for (int c = 0; c < 3; c++) {
@@ -496,7 +498,7 @@ static void other_features_keep_working(void **state) {
 
 /* A place is held until its request is done; then it can have another adapter, whose requests do
  * not read the pages of the first. */
-static void places_are_filled_again(void **state) {
+static void places_are_reused(void **state) {
     static answer red, green, before, again;
     fixture f;
     (void)state;
@@ -529,7 +531,7 @@ static void places_are_filled_again(void **state) {
 
 /* ---- Faults ---- */
 
-/* Adapters that differ in their magnitudes alone, B being zero, share no pages. */
+/* Adapters that differ only in their magnitudes, since B is zero, share no pages. */
 static void magnitudes_are_in_the_digest(void **state) {
     const lt_lora_options o = {.rank = 2, .alpha = 2, .targets = "q_proj", .dora = true};
     lt_model *m = NULL;
@@ -561,8 +563,8 @@ static void magnitudes_are_in_the_digest(void **state) {
     lt_model_close(m);
 }
 
-/* A server that has no room for magnitudes says how it would have. */
-static void no_room_is_told(void **state) {
+/* A server without memory for magnitudes says how to get it. */
+static void missing_memory_for_magnitudes_is_reported(void **state) {
     lt_model *m = NULL;
     (void)state;
     must(lt_model_open(&m, MODEL, &(lt_model_options){.dtype = LT_F32}), MODEL);
@@ -573,7 +575,7 @@ static void no_room_is_told(void **state) {
     lt_model_close(m);
 }
 
-/* A folder with one tensor, and keys that its configuration has more. */
+/* A folder with one tensor, and further keys in its configuration. */
 static void write_folder(const char *folder, const char *name, int64_t rows, int64_t cols,
                          float value, const char *more) {
     char path[LT_PATH_BYTES], *text;
@@ -607,7 +609,7 @@ static void write_folder(const char *folder, const char *name, int64_t rows, int
 #define Q_B "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"
 #define Q_M "base_model.model.model.layers.1.self_attn.q_proj.lora_magnitude_vector"
 
-static void faults_are_told(void **state) {
+static void faults_are_reported(void **state) {
     static const struct {
         const char *tensor;
         int64_t rows, cols;
@@ -658,7 +660,7 @@ static void faults_are_told(void **state) {
     says("/nowhere is not an adapter: /nowhere/adapter_config.json is not there");
     const lt_lora_source three[] = {
         {ROOT "green", 1.0f}, {ROOT "green", 0.5f}, {ROOT "green", 0.25f}};
-    assert_int_equal(put(f.model, 0, three, 3), LT_ERR_UNSUPPORTED); /* 6 each of 16. */
+    assert_int_equal(put(f.model, 0, three, 3), LT_ERR_UNSUPPORTED); /* 6 of each of the 16. */
     says("has rank 6, where 4 are left");
     const lt_lora_source gold[] = {{ROOT "red", 1.0f}, {ROOT "gold", 1.0f}};
     assert_int_equal(put(f.model, 0, gold, 2), LT_ERR_UNSUPPORTED);
@@ -668,7 +670,7 @@ static void faults_are_told(void **state) {
     assert_equal(&after.choices[0], &before.choices[0], "after faults");
     r.adapter = PLACES + 1;
     assert_int_equal(lt_engine_submit(f.engine, &r, NULL, &id), LT_ERR_ARG);
-    r.adapter = 4; /* gold */
+    r.adapter = 4; /* Gold. */
     r.adapter_scale = 0.5f;
     assert_int_equal(lt_engine_submit(f.engine, &r, NULL, &id), LT_ERR_ARG);
     says("adapter 4 with the scale 0.5: it has magnitudes");
@@ -681,19 +683,19 @@ static void faults_are_told(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logprobs_are_pefts),
+        cmocka_unit_test(logprobs_are_those_of_peft),
         cmocka_unit_test(single_tokens_agree_with_prompts),
-        cmocka_unit_test(logprobs_beside_stored_weights),
-        cmocka_unit_test(magnitudes_are_pefts),
+        cmocka_unit_test(logprobs_with_stored_weights),
+        cmocka_unit_test(magnitudes_are_those_of_peft),
         cmocka_unit_test(logprobs_on_a_gpu),
         cmocka_unit_test(recorded_steps_get_magnitudes),
         cmocka_unit_test(every_family),
         cmocka_unit_test(requests_keep_their_bits),
         cmocka_unit_test(other_features_keep_working),
-        cmocka_unit_test(places_are_filled_again),
+        cmocka_unit_test(places_are_reused),
         cmocka_unit_test(magnitudes_are_in_the_digest),
-        cmocka_unit_test(no_room_is_told),
-        cmocka_unit_test(faults_are_told),
+        cmocka_unit_test(missing_memory_for_magnitudes_is_reported),
+        cmocka_unit_test(faults_are_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* Steps queued ahead of the host, on a device that does nothing before it is waited for: requests
- * of all kinds give the same output as one step at a time, bit for bit, while others arrive, end,
- * fork, are cancelled and preempted; the engine queues ahead where it can; and a failing device
- * ends only the requests in its queue. */
+ * of all kinds give the same output as with one step at a time, bit for bit, while others arrive,
+ * end, fork, are cancelled and preempted; the engine queues ahead when it can; and a failing
+ * device ends only the requests in its queue. */
 #include "unit/serve/fleet.h"
 #include "unit/serve/kinds.h"
 
@@ -22,8 +22,8 @@ static lt_engine_options options(bool ahead) {
     return o;
 }
 
-/* Beside the kinds: prompts that begin alike, ends in the middle, thinking that may begin,
- * embeddings. alone: only what the device chooses. */
+/* In addition to the kinds: prompts that begin alike, early ends, optional thinking, embeddings.
+ * alone: only what the device chooses. */
 static lt_request some_request(int64_t i, int32_t *prompt, bool alone, const lt_grammar *g) {
     static const int64_t own[] = {0, 1, 2, 8, 10, 12, 14, 15};
     static const int32_t stops[] = {20, 30, 40, 50, 60, 70, 80, 90, 100, 110};
@@ -49,7 +49,8 @@ static lt_request some_request(int64_t i, int32_t *prompt, bool alone, const lt_
         r.max_tokens = r.min_tokens = 0;
         r.n_choices = 1;
         r.prompt_logprobs = -1;
-    } else if (i % 9 == 4 && r.n_choices == 1) { /* It is shifted once or more often. */
+        /* The context is shifted once or several times. */
+    } else if (i % 9 == 4 && r.n_choices == 1) {
         r.shift = (lt_shift){.on = true, .keep = i % 4 - 1, .discard = i % 2 * 9};
         r.max_tokens = SEQ + 4;
         r.min_tokens = r.ignore_eos ? SEQ : r.min_tokens;
@@ -57,7 +58,7 @@ static lt_request some_request(int64_t i, int32_t *prompt, bool alone, const lt_
     return r;
 }
 
-/* Requests come while others run. cut: of some, choices or all are cancelled when they have said a
+/* Requests arrive while others run. cut: some have choices or the whole request cancelled after a
  * few tokens. */
 static void traffic(lt_engine *e, answer *answers, uint64_t seed, bool cut, bool alone,
                     const lt_grammar *g) {
@@ -84,7 +85,7 @@ static void traffic(lt_engine *e, answer *answers, uint64_t seed, bool cut, bool
     }
 }
 
-/* A cancelled choice said the beginning of what it would have said. */
+/* The output of a cancelled choice must be the beginning of the complete one. */
 static void compare(answer *got, answer *want, int64_t i) {
     char what[32];
     (void)snprintf(what, sizeof what, "request %lld", (long long)i);
@@ -118,7 +119,7 @@ static lt_engine_stats run(const lt_model *m, lt_engine_options o, answer *answe
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SEEDS 3 /* Each is ten times as slow there, and goes the same ways. */
+#define SEEDS 3 /* An emulated GPU is ten times as slow, and the code paths are the same. */
 #else
 #define SEEDS 6
 #endif
@@ -152,7 +153,7 @@ static void says_the_same(const lt_model *m, bool alone) {
     assert_true(n_preempted > (SEEDS < 6 ? 0 : 10) && n_cached > 0);
 }
 
-static void all_kinds_say_what_they_say_one_by_one(void **state) {
+static void all_kinds_give_the_same_output_ahead(void **state) {
     (void)state;
     for (int graphs = 0; graphs < 2; graphs++) {
         lt_model *m = random_model_on(V, SEQ, LT_F32, 0.0f, lazy_device(graphs));
@@ -166,8 +167,8 @@ static void all_kinds_say_what_they_say_one_by_one(void **state) {
     }
 }
 
-/* The CPU's engine, whose host chooses, and a device of the same arithmetic: tokens are equal,
- * log-probabilities as far as a sum of exponentials is. */
+/* The CPU's engine, whose host chooses, and a device with the same arithmetic: tokens are equal,
+ * log-probabilities up to the rounding of a sum of exponentials. */
 static void the_device_says_what_the_host_says(const lt_model *on_device, const lt_model *on_host,
                                                const lt_grammar *g) {
     static answer want[N], got[N];
@@ -187,7 +188,7 @@ static void the_device_says_what_the_host_says(const lt_model *on_device, const 
     }
 }
 
-static void as_the_host_says(void **state) {
+static void the_device_chooses_like_the_host(void **state) {
     lt_model *on_device = random_model_on(V, SEQ, LT_F32, 0.0f, lazy_device(true));
     lt_model *on_host = random_model_on(V, SEQ, LT_F32, 0.0f, NULL);
     (void)state;
@@ -196,7 +197,7 @@ static void as_the_host_says(void **state) {
     lt_model_close(on_host);
 }
 
-static void grammars_too(void **state) {
+static void grammars_ahead(void **state) {
     static const char folder[] = "tests/golden/stories260k/";
     static const char rule[] = "(Tom|Lily)( and (Tom|Lily))* (ran|sat)[.!]";
     static answer one_by_one[N], want[N], got[N];
@@ -243,9 +244,10 @@ static lt_request plain(const int32_t *prompt, int64_t max_tokens) {
     return r;
 }
 
-/* Beside a request whose tokens the host chooses, with more biases than a penalty state can hold,
- * no step goes ahead; before and behind it each does. Beside others each does. */
-static void goes_ahead_where_it_can(void **state) {
+/* As long as one request has its tokens chosen by the host, because it has more biases than a
+ * penalty state can hold, no step goes ahead; before and after it each step does, and so it does
+ * beside other requests. */
+static void goes_ahead_when_it_can(void **state) {
     static const int32_t prompts[2][4] = {{5, 6, 7, 8}, {9, 10, 11, 12}};
     static lt_logit_bias many[LT_PENALTY_BIASES + 100];
     static answer a, b;
@@ -260,7 +262,7 @@ static void goes_ahead_where_it_can(void **state) {
     receive_all(e, 1, 0);
     lt_engine_close(e);
     assert_int_equal(a.choices[0].n, 80);
-    assert_int_equal(lazy.n_left, 79); /* Behind the last there is nothing. */
+    assert_int_equal(lazy.n_left, 79); /* No step follows the last one. */
     lt_model_close(m);
     m = random_model_on(WIDE, SEQ, LT_F32, 0.0f, lazy_device(true));
     for (int32_t i = 0; i < LT_PENALTY_BIASES + 100; i++) {
@@ -290,8 +292,8 @@ static void goes_ahead_where_it_can(void **state) {
     lt_model_close(m);
 }
 
-/* More penalty states begin in a step than travel at once, in slots that others have just left:
- * each request says what it says alone. */
+/* More penalty states begin in a step than fit in one transfer, in slots that other requests have
+ * just left: each request gives the output that it gives alone. */
 static void many_penalty_states_begin_at_once(void **state) {
     enum { MANY = 60, PROMPT = 70 };
     static answer want[MANY], got[MANY];
@@ -332,9 +334,9 @@ static void many_penalty_states_begin_at_once(void **state) {
     lt_model_close(m);
 }
 
-/* Requests that end by themselves leave rows behind; the last of them a whole step. Closing in the
- * middle is harmless. */
-static void ends_in_the_middle(void **state) {
+/* Requests that end by themselves leave unused rows behind; the last of them a whole step.
+ * Closing the engine in between is harmless. */
+static void early_ends(void **state) {
     static answer free_run[8], answers[8];
     int32_t prompts[8][4];
     lt_model *m = random_model_on(V, SEQ, LT_F32, 0.0f, lazy_device(false));
@@ -378,9 +380,9 @@ static void ends_in_the_middle(void **state) {
     lt_model_close(m);
 }
 
-/* The device fails at one wait or another, or refuses a transfer: all that was in the engine is
- * told so, and what comes then is served. */
-static void a_failure_takes_what_is_queued(void **state) {
+/* The device fails at one wait or another, or refuses a transfer: all requests in the engine are
+ * told, and later ones are served. */
+static void a_failure_ends_only_queued_requests(void **state) {
     enum { MANY = 6 };
     static answer want[MANY], got[MANY];
     int32_t prompts[MANY][4];
@@ -404,7 +406,7 @@ static void a_failure_takes_what_is_queued(void **state) {
                 r.n_choices = i == 1 ? 3 : 1;
                 r.sampling.presence = fail_in % 3 == 1 && i == 2 ? 0.5 : 0.0;
                 r.sampling.seed = (uint64_t)fail_in;
-                r.think_budget = i == 3 ? 2 : -1; /* Late choices. */
+                r.think_budget = i == 3 ? 2 : -1; /* Choices on the host. */
                 r.think_end = prompts[0];
                 r.n_think_end = i == 3 ? 2 : 0;
                 send(e, &r, again == 0 ? &got[i] : &want[i]);
@@ -435,13 +437,13 @@ static void a_failure_takes_what_is_queued(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_kinds_say_what_they_say_one_by_one),
-        cmocka_unit_test(as_the_host_says),
-        cmocka_unit_test(grammars_too),
-        cmocka_unit_test(goes_ahead_where_it_can),
+        cmocka_unit_test(all_kinds_give_the_same_output_ahead),
+        cmocka_unit_test(the_device_chooses_like_the_host),
+        cmocka_unit_test(grammars_ahead),
+        cmocka_unit_test(goes_ahead_when_it_can),
         cmocka_unit_test(many_penalty_states_begin_at_once),
-        cmocka_unit_test(ends_in_the_middle),
-        cmocka_unit_test(a_failure_takes_what_is_queued),
+        cmocka_unit_test(early_ends),
+        cmocka_unit_test(a_failure_ends_only_queued_requests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

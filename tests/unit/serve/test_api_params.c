@@ -1,5 +1,5 @@
-/* Tables of fields: each type read, each refusal with the parameter's name; the writer of JSON read
- * back by jansson. */
+/* Tables of fields: each type is read, each refusal has the parameter's name; jansson reads back
+ * what the JSON writer wrote. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@ static bool read(lt_api_params *a, const char *body, lt_api_error *e) {
     return lt_api_params_read(a, fields, sizeof fields / sizeof *fields, body, strlen(body), e);
 }
 
-static void good(void **state) {
+static void valid_fields(void **state) {
     lt_api_error e;
     lt_api_params a;
     (void)state;
@@ -42,7 +42,7 @@ static void good(void **state) {
     assert_true(a.stream);
     assert_true(a.temperature == 0 && a.min_p == 0.5 && a.top_p == 1);
     assert_int_equal(a.top_k, 5);
-    assert_int_equal(a.seed, -1); /* null is absent. */
+    assert_int_equal(a.seed, -1); /* null counts as absent. */
     assert_non_null(a.messages);
     lt_api_params_free(&a);
 }
@@ -84,8 +84,8 @@ static void refused(void **state) {
     }
 }
 
-/* What no row names: null is absent, anything else as it is asked for. */
-static void unknown(void **state) {
+/* A field that no row names: null counts as absent, anything else as configured. */
+static void unknown_fields(void **state) {
     static const char body[] = "{\"no_such\":1,\"nor_this\":null,\"n\":3}";
     static const lt_unknown_fields kinds[] = {LT_UNKNOWN_REFUSE, LT_UNKNOWN_WARN,
                                               LT_UNKNOWN_IGNORE};
@@ -160,7 +160,8 @@ static void json_read_back(void **state) {
     lt_out_free(&o);
 }
 
-/* Whole numbers beyond 64 bits are JSON; those that fit stay whole, and texts stay as they are. */
+/* Whole numbers beyond 64 bits are valid JSON; those that fit stay whole, and strings stay
+ * unchanged. */
 static void wide_integers(void **state) {
     static const char text[] = "{\"u64\": 18446744073709551615, \"-\": -99999999999999999999,"
                                " \"s\": \"18446744073709551615 \\\" 1\", \"i\": [7, 1234],"
@@ -178,7 +179,8 @@ static void wide_integers(void **state) {
     assert_null(lt_json_loadb("18446744073709551615x", 21, JSON_DECODE_ANY, NULL));
 }
 
-/* Ollama's keep_alive is a number of seconds or a duration as Go's time.ParseDuration reads it. */
+/* Ollama's keep_alive is a number of seconds or a duration as Go's time.ParseDuration reads
+ * it. */
 static void durations(void **state) {
     static const struct {
         const char *text;
@@ -211,7 +213,7 @@ static void durations(void **state) {
     json_decref(number);
 }
 
-/* Of several spellings the one that the request has; null is absent. */
+/* Of several spellings the one in the request counts; null counts as absent. */
 static void spellings(void **state) {
     static const char *const names[] = {"seed", "n", "min_p", NULL};
     static const struct {
@@ -230,8 +232,8 @@ static void spellings(void **state) {
     }
 }
 
-/* What a request that names nothing asks for: the defaults that docs/serve.md and docs/alignment.md
- * print, and -1 where the model or the server decides. */
+/* The defaults of a request without options: those that docs/serve.md and docs/alignment.md
+ * print, and -1 if the model or the server decides. */
 static void defaults(void **state) {
     lt_api_params a;
     (void)state;
@@ -302,7 +304,7 @@ static void defaults(void **state) {
     assert_true(a.group.round == INT64_MAX);
 }
 
-/* The status, type and code that clients act on, by what went wrong. */
+/* The status, type and code that clients act on, for each kind of error. */
 static void errors(void **state) {
     static const struct {
         lt_err err;
@@ -325,7 +327,7 @@ static void errors(void **state) {
                  {"{\"audio\":{}}", "unsupported_parameter"},
                  {"{\"no_such\":1}", "unknown_parameter"},
                  {"{\"modalities\":[\"audio\"]}", "unsupported_value"}};
-    /* What an error says of files, and what of it goes to a client. */
+    /* Errors that mention files, and what a client gets to see. */
     static const char *const paths[][2] = {
         {"write /srv/lateen/files/file-1.jsonl: No space left on device",
          "write file-1.jsonl: No space left on device"},
@@ -370,8 +372,8 @@ static void errors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good),           cmocka_unit_test(refused),
-        cmocka_unit_test(unknown),        cmocka_unit_test(strings),
+        cmocka_unit_test(valid_fields),   cmocka_unit_test(refused),
+        cmocka_unit_test(unknown_fields), cmocka_unit_test(strings),
         cmocka_unit_test(json_read_back), cmocka_unit_test(wide_integers),
         cmocka_unit_test(durations),      cmocka_unit_test(spellings),
         cmocka_unit_test(defaults),       cmocka_unit_test(errors)};

@@ -1,5 +1,6 @@
-/* Requests of the background on an engine: others take their places at once and run without them;
- * they come back and say, bit for bit, what they say alone; and they take no place in the queue. */
+/* Background requests on an engine: others take their places at once and run without them; they
+ * resume and give, bit for bit, the output that they give alone; and they take no place in the
+ * queue. */
 #include "unit/serve/fleet.h"
 
 enum { N_BEHIND = 5, LONG = 240, SHORT = 100 };
@@ -44,7 +45,7 @@ static void others_run_as_if_alone(void **state) {
     (void)state;
 
     must(lt_engine_open(&e, m, &o), "engine");
-    for (int64_t i = 0; i < N_BEHIND; i++) { /* Two places are all there is, and no queue. */
+    for (int64_t i = 0; i < N_BEHIND; i++) { /* There are only two places, and no queue. */
         const lt_request r = request(prompt, i, LONG, true);
         send(e, &r, &behind[i]);
     }
@@ -62,8 +63,8 @@ static void others_run_as_if_alone(void **state) {
     while (!first[0].done || !first[1].done) {
         n_done += receive(e, 0);
     }
-    /* Some events came in the same call as the first and the last of the others. If they ran beside
-     * them, there would be 200 more. */
+    /* Some events came in the same call as the first and the last of the others. If they ran
+     * together, there would be 200 more. */
     assert_in_range(count_tokens(behind, N_BEHIND) - before, 0, FLEET_EVENTS + 8);
     receive_all(e, N_BEHIND + 2 - n_done, 0);
     for (int64_t i = 0; i < N_BEHIND; i++) {
@@ -76,8 +77,8 @@ static void others_run_as_if_alone(void **state) {
     lt_model_close(m);
 }
 
-/* background_tokens lets them go on beside others. */
-static void some_may_go_on(void **state) {
+/* background_tokens lets them continue beside others. */
+static void some_may_continue(void **state) {
     static answer behind, other;
     lt_model *m = random_model(97, 256, LT_F32);
     lt_engine_options o = two_places();
@@ -97,12 +98,12 @@ static void some_may_go_on(void **state) {
     must(lt_engine_refresh(e, NULL), "refresh");
     receive_all(e, 2, 0);
     lt_engine_get_stats(e, &stats);
-    assert_in_range(stats.steps, LONG, LONG + 20); /* One behind the other: LONG + SHORT. */
+    assert_in_range(stats.steps, LONG, LONG + 20); /* One after the other: LONG + SHORT. */
     lt_engine_close(e);
     lt_model_close(m);
 }
 
-static void the_queue_is_the_others(void **state) {
+static void the_queue_is_for_others(void **state) {
     static answer behind[2], others[2], refused;
     lt_model *m = random_model(97, 256, LT_F32);
     lt_engine_options o = two_places();
@@ -136,8 +137,8 @@ static void the_queue_is_the_others(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(others_run_as_if_alone),
-        cmocka_unit_test(some_may_go_on),
-        cmocka_unit_test(the_queue_is_the_others),
+        cmocka_unit_test(some_may_continue),
+        cmocka_unit_test(the_queue_is_for_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

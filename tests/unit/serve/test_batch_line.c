@@ -1,5 +1,6 @@
-/* Lines of a batch: what is a request, what is wrong with others; and results that say which line
- * they answer, whole or cut off. The shapes are those of OpenAI's documentation of batches. */
+/* Lines of a batch: which lines are requests, what is wrong with others; and results that name
+ * the line they answer, complete or cut off. The shapes are those of OpenAI's documentation of
+ * batches. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,7 +50,7 @@ static void lines(void **state) {
     assert_false(lt_batch_line_is_blank(" x", 2));
 }
 
-static void results_know_their_line(void **state) {
+static void results_name_their_line(void **state) {
     lt_json_out o = {0};
     json_t *tree, *response;
     (void)state;
@@ -75,7 +76,7 @@ static void results_know_their_line(void **state) {
 
     lt_out_clear(&o);
     lt_batch_put_error(&o, "batch_77", 3, NULL, "invalid_json_line", "why");
-    lt_batch_put_error(&o, "batch_77", 4, "b", "batch_expired", "late"); /* One behind another. */
+    lt_batch_put_error(&o, "batch_77", 4, "b", "batch_expired", "late"); /* One after another. */
     tree = lt_json_loadb(o.data, (size_t)(strchr(o.data, '\n') - o.data), 0, NULL);
     assert_true(json_is_null(json_object_get(tree, "custom_id")));
     assert_true(json_is_null(json_object_get(tree, "response")));
@@ -91,7 +92,7 @@ static void results_know_their_line(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines),
-        cmocka_unit_test(results_know_their_line),
+        cmocka_unit_test(results_name_their_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

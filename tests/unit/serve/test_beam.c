@@ -1,6 +1,7 @@
-/* Beam search: texts and scores are those of transformers' generate (tools/make_guide_goldens.py),
- * alone, among others, and where pages are so few that beams are preempted; the same bits each
- * time; no page is held afterwards. What cannot be combined with it is refused. */
+/* Beam search: texts and scores are those of transformers' generate
+ * (tools/make_guide_goldens.py), alone, among others, and with so few pages that beams are
+ * preempted; the same bits each time; no page is held afterwards. What cannot be combined with it
+ * is refused. */
 #define FLEET_CHOICES 8
 #include "unit/serve/fleet.h"
 
@@ -107,8 +108,8 @@ static void texts_are_those_of_transformers(void **state) {
     lt_model_close(m);
 }
 
-/* Where no token ends a text, each beam gets one in each step but the last, whose tokens only end
- * texts. */
+/* If no token ends a text, each beam gets one token in each step except the last, whose tokens
+ * only end texts. */
 static void tokens_are_counted(void **state) {
     static answer a;
     lt_request r = searches[3].r;
@@ -130,8 +131,9 @@ static void tokens_are_counted(void **state) {
     lt_model_close(m);
 }
 
-/* All at once, twice, beside drawn texts, with few places and hardly more pages than the widest
- * search needs: beams are preempted and wait for each other. The bits are those of one alone. */
+/* All at once, twice, beside sampled texts, with few places and hardly more pages than the widest
+ * search needs: beams are preempted and wait for each other. The bits are those of each search
+ * alone. */
 static void searches_share_a_small_pool(void **state) {
     enum { OTHERS = 6 };
     static answer alone[CASES], both[2][CASES], others[2][OTHERS];
@@ -175,14 +177,15 @@ static void searches_share_a_small_pool(void **state) {
             }
         }
         lt_engine_get_stats(e, &stats);
-        assert_true(stats.preemptions > 0); /* Else the test says little. */
+        assert_true(stats.preemptions > 0); /* Otherwise the test proves little. */
         assert_no_page_held(e);
         lt_engine_close(e);
     }
     lt_model_close(m);
 }
 
-/* Nothing else runs: where all that run wait for beams without pages, the last give theirs up. */
+/* Nothing else runs: if all that run wait for beams without pages, the last ones give up
+ * theirs. */
 static void searches_do_not_block_each_other(void **state) {
     enum { N = 24, WIDEST = 6 };
     static answer answers[N];
@@ -228,8 +231,8 @@ static void a_cancelled_search_leaves_nothing(void **state) {
     lt_model_close(m);
 }
 
-/* On a device, in 16 bits: texts come by falling scores, and their log-probabilities are those that
- * the same texts have as prompts. */
+/* On a device, in 16 bits: texts come in order of falling scores, and their log-probabilities are
+ * those that the same texts have as prompts. */
 static void texts_on_a_gpu(void **state) {
     static answer found[CASES], again;
     static int32_t prompt[128];
@@ -293,8 +296,8 @@ static void what_cannot_be_combined_is_refused(void **state) {
     r[3].n_given = 1;
     r[4].beam.length_penalty = NAN;
     r[5].n_choices = 20; /* And one ending. */
-    r[6].n_choices = 5;  /* Of 4 places. */
-    r[7].n_choices = 4;  /* 4 times 3 pages of 8. */
+    r[6].n_choices = 5;  /* There are 4 places. */
+    r[7].n_choices = 4;  /* 4 times 3 pages, of 8. */
     r[7].max_tokens = 30;
     r[8].sampling.watermark = lt_watermark_defaults(LT_WATERMARK_GREEN);
     for (int i = 0; i < 9; i++) {

@@ -1,7 +1,7 @@
-/* Logits of several models in one text: greedy texts, log-probabilities and the law of the first
- * token are those of the formula over transformers' logits (tools/make_blend_goldens.py), alone,
- * among others and where pages are few; the same bits each time, also of a text that goes on; no
- * page is held afterwards. */
+/* Logits of several models in one text: greedy texts, log-probabilities and the distribution of
+ * the first token are those of the formula applied to transformers' logits
+ * (tools/make_blend_goldens.py), alone, among others and with few pages; the same bits each time,
+ * also of a text that is continued; no page is held afterwards. */
 #define FLEET_CHOICES 128
 #include "unit/serve/fleet.h"
 
@@ -94,7 +94,8 @@ static void texts_are_those_of_the_formula(void **state) {
     static answer a;
     lt_engine *e = open_engine(0, false, 0);
     (void)state;
-    for (int round = 0; round < 2; round++) { /* Also with the prompt from the prefix cache. */
+    /* The second round takes the prompt from the prefix cache. */
+    for (int round = 0; round < 2; round++) {
         for (int i = 0; i < CASES; i++) {
             send(e, &cases[i].r, &a);
             receive_all(e, 1, 0);
@@ -106,7 +107,7 @@ static void texts_are_those_of_the_formula(void **state) {
     lt_engine_close(e);
 }
 
-/* Plain requests and those of other models leave nothing in the pools that one could share. */
+/* Plain requests and requests of other models leave no pages that one could share. */
 static void pages_are_shared_with_the_same_models_only(void **state) {
     static answer a;
     lt_engine *e = open_engine(0, false, 0);
@@ -126,8 +127,8 @@ static void pages_are_shared_with_the_same_models_only(void **state) {
     lt_engine_close(e);
 }
 
-/* The first tokens of 40 x 128 choices: chi-square against the law. */
-static void draws_follow_the_law(void **state) {
+/* The first tokens of 40 x 128 choices: chi-square against the distribution. */
+static void draws_follow_the_distribution(void **state) {
     static answer a;
     lt_engine *e = open_engine(0, false, 0);
     (void)state;
@@ -147,7 +148,7 @@ static void draws_follow_the_law(void **state) {
                 counts[a.choices[c].ids[0]]++;
             }
         }
-        for (int id = 0; id < V; id++) { /* Rare ids count together. */
+        for (int id = 0; id < V; id++) { /* Rare ids count as one class. */
             const double expected = cases[i].law[id] * 40 * FLEET_CHOICES;
             const double off = (double)counts[id] - expected;
             assert_true(cases[i].law[id] > 0 || counts[id] == 0);
@@ -171,8 +172,8 @@ static void draws_follow_the_law(void **state) {
     lt_engine_close(e);
 }
 
-/* Prompts in pieces, preempted or not, with drafts for the others, and texts that go on behind any
- * number of tokens. */
+/* Prompts in pieces, preempted or not, with drafts for the others, and texts that are continued
+ * after any number of tokens. */
 static void requests_keep_their_bits(void **state) {
     enum { OTHERS = 8 };
     static answer alone[CASES], among[2][CASES], others[OTHERS], rest;
@@ -224,7 +225,7 @@ static void requests_keep_their_bits(void **state) {
     }
 }
 
-/* Several choices fork behind a prompt that ends inside a page. */
+/* Several choices fork after a prompt that ends inside a page. */
 static void forks_go_their_own_ways(void **state) {
     static answer all, one;
     lt_engine *e = open_engine(0, false, 0);
@@ -263,8 +264,8 @@ static void a_cancelled_request_leaves_nothing(void **state) {
     lt_engine_close(e);
 }
 
-/* On a GPU, where logits come to the host: blends of the model with itself are the plain text, also
- * of forks, and beside plain requests that go ahead. */
+/* On a GPU, where logits are copied to the host: blends of the model with itself give the plain
+ * text, also for forks, and beside plain requests that go ahead. */
 static void blends_with_itself_on_a_gpu(void **state) {
     static answer plain, same[2], other;
     lt_engine_options o = lt_engine_defaults();
@@ -306,10 +307,10 @@ static void blends_with_itself_on_a_gpu(void **state) {
     lt_model_close(m);
 }
 
-/* A model beside that rules out one id (GPT-2, whose final norm gives every row 1 in its first
- * place, with -inf in the first place of the id's row of the head). With a negative weight the sum
- * would be +inf, which the id would win whatever the served model says of it: it counts as log p -
- * log p = 0, below the best of the others. */
+/* A second model that rules out one id (GPT-2, whose final norm gives every row 1 in its first
+ * place, with -inf in the first place of the id's row of the head). With a negative weight the
+ * sum would be +inf, and the id would win whatever the served model says about it: it counts as
+ * log p - log p = 0, below the best of the others. */
 static void what_an_amateur_rules_out_does_not_win(void **state) {
     static answer plain, mixed;
     lt_engine_options o = lt_engine_defaults();
@@ -337,7 +338,8 @@ static void what_an_amateur_rules_out_does_not_win(void **state) {
     for (int32_t id = 0; id < V; id += 7) {
         bool asked = id == plain.choices[0].ids[0];
         for (int64_t i = 0; i < r.n_prompt; i++) {
-            asked |= r.prompt[i] == id; /* The embedding is tied: its vector is not finite. */
+            /* The embedding is tied, so the vector of this id is not finite. */
+            asked |= r.prompt[i] == id;
         }
         if (!asked) {
             float *at = (float *)head.data + id * head.shape[1], kept = *at;
@@ -379,7 +381,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_are_those_of_the_formula),
         cmocka_unit_test(pages_are_shared_with_the_same_models_only),
-        cmocka_unit_test(draws_follow_the_law),
+        cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(requests_keep_their_bits),
         cmocka_unit_test(forks_go_their_own_ways),
         cmocka_unit_test(a_cancelled_request_leaves_nothing),

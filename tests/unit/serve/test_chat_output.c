@@ -1,5 +1,5 @@
-/* A chat answer as items: kinds in order, calls with their names, unique ids, text appended to the
- * last item. test_parse.c tests how text is parsed. */
+/* A chat answer as items: kinds in order, calls with their names, unique ids, text appended to
+ * the last item. test_parse.c tests how text is parsed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +48,8 @@ static void items_in_order(void **state) {
     assert_string_equal(heard.data, "reasoning:hm|content:Yes|f:{\"a\": 1}|g:{}|content:bye");
     assert_int_equal(said->n_items, 5);
     assert_int_equal(said->n_calls, 2);
-    for (int i = 0; i < 5; i++) { /* Of each item the bytes up to its last; of calls, arguments'. */
+    /* For each item the bytes up to its last one; for calls, those of the arguments. */
+    for (int i = 0; i < 5; i++) {
         static const size_t logs[5][2] = {{0, 10}, {20, 23}, {62, 70}, {122, 124}, {138, 141}};
         assert_int_equal(said->items[i].logs_from, logs[i][0]);
         assert_int_equal(said->items[i].logs_to, logs[i][1]);

@@ -1,11 +1,11 @@
-/* Prompts over keys and values of 8 and 4 bits on a GPU: the kernel for prompts, which reads a copy
- * in 16 bits, gives what the one for a fixed order gives, which reads the codes. Skipped without a
- * GPU; the two differ on Hopper only (LATEEN_EMU_CAPABILITY=90 on the emulated GPU). */
+/* Prompts over keys and values of 8 and 4 bits on a GPU: the kernel for prompts, which reads a
+ * copy in 16 bits, gives the results of the one for a fixed order, which reads the codes. Skipped
+ * without a GPU; the two differ only on Hopper (LATEEN_EMU_CAPABILITY=90 on the emulated GPU). */
 #include "unit/serve/texts.h"
 
 enum { TEXTS = 4 };
 
-/* The likeliest token behind a text. */
+/* The most likely token after a text. */
 static void first_of(lt_engine *e, uint64_t text, answer *a) {
     int32_t prompt[PROMPT];
     lt_request r;
@@ -32,7 +32,7 @@ static void answers_of(const lt_model *m, lt_dtype cache, bool fixed_order, answ
     lt_engine_close(e);
 }
 
-static void prompts_are_those_of_a_fixed_order(void **state) {
+static void both_kernels_agree_on_prompts(void **state) {
     static const lt_dtype caches[] = {LT_BF16, LT_F8_E4M3, LT_Q8_0, LT_Q4_0};
     static answer got[TEXTS], want[TEXTS];
     lt_model *m;
@@ -51,12 +51,12 @@ static void prompts_are_those_of_a_fixed_order(void **state) {
             apart += fabsf(a->logprobs[0] - b->logprobs[0]) / TEXTS;
         }
         print_message("# %s: %.4f apart\n", lt_dtype_name(caches[c]), (double)apart);
-        assert_true(apart <= 0.1f); /* Codes of a few keys may be their neighbours. */
+        assert_true(apart <= 0.1f); /* A few keys may get a neighbouring code. */
     }
     lt_model_close(m);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(prompts_are_those_of_a_fixed_order)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(both_kernels_agree_on_prompts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

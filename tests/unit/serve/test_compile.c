@@ -1,7 +1,7 @@
 /* Grammars are compiled outside the event loop: while one is being compiled, for as long as the
  * test chooses, other clients get complete answers; a client that leaves cancels its grammar; the
- * queue is bounded; the server shuts down in order. No test here uses a clock: if the loop waited,
- * the test would hang. */
+ * queue is bounded; the server shuts down in order. No test here uses a clock: if the loop
+ * waited, the test would hang. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +36,7 @@ static void must(lt_err err, const char *what) {
     }
 }
 
-/* The compiler says when it begins a grammar, and goes on when it may. */
+/* The compiler signals when it begins a grammar, and continues when it may. */
 typedef struct {
     sem_t began, may;
     atomic_int n_begun;
@@ -79,7 +79,7 @@ static void turn(struct event_base *base, int until) {
     }
 }
 
-static void queue_is_bounded_and_can_be_left(void **state) {
+static void the_queue_is_bounded_and_jobs_can_leave(void **state) {
     lt_tokenizer *t = letter_tokenizer(letters);
     lt_compiler *c = NULL;
     lt_compile jobs[5] = {{.chat = false}};
@@ -112,8 +112,8 @@ static void queue_is_bounded_and_can_be_left(void **state) {
     }
     assert_int_equal(lt_compiler_submit(c, &jobs[4]), LT_ERR_LIMIT);
     assert_int_equal(lt_compiler_waiting(c), 4);
-    assert_true(lt_compiler_cancel(c, &jobs[3]));  /* the last of the list */
-    assert_false(lt_compiler_cancel(c, &jobs[0])); /* begun: it will be told */
+    assert_true(lt_compiler_cancel(c, &jobs[3]));  /* The last of the list. */
+    assert_false(lt_compiler_cancel(c, &jobs[0])); /* It has begun, and will be reported. */
     must(lt_compiler_submit(c, &jobs[4]), "there is room again");
     for (int i = 0; i < 4; i++) {
         sem_post(&g.may);
@@ -134,9 +134,9 @@ static void queue_is_bounded_and_can_be_left(void **state) {
     lt_tokenizer_close(t);
 }
 
-/* What is kept is found again for the same job, and for no other: each of these differs from the
- * first in one thing alone. */
-static void each_difference_makes_another(void **state) {
+/* A kept grammar is found again for the same job, and for no other: each of these differs from
+ * the first in one thing only. */
+static void each_difference_makes_another_grammar(void **state) {
     enum { JOBS = 14 };
     static lt_compile jobs[2 * JOBS];
     static bool done[2 * JOBS];
@@ -167,7 +167,7 @@ static void each_difference_makes_another(void **state) {
     for (int i = 0; i < 2 * JOBS; i++) {
         lt_parse_grammar_options *w = &jobs[i].what;
         const int k = i % JOBS;
-        /* A chat's: the last of its things differ one by one. */
+        /* Jobs of chats: the last things in which jobs can differ, one by one. */
         jobs[i] = (lt_compile){.chat = k >= 3, .user = &done[i]};
         *w = (lt_parse_grammar_options){.kind = k == 1 ? LT_GRAMMAR_REGEX : LT_GRAMMAR_CHOICE,
                                         .form = forms[k == 2 ? 1 : 0],
@@ -236,7 +236,7 @@ static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
                                 .vocab_size = V,
                                 .max_seq = SEQ,
                                 .norm_eps = 1e-5f,
-                                .act = 2, /* SiLU */
+                                .act = 2, /* SiLU. */
                                 .gated = true,
                                 .embed_scale = 1.0f,
                                 .pos = LT_POS_ROPE,
@@ -276,7 +276,7 @@ static void ask(int fd, const char *method, const char *path, const char *body) 
     assert_int_equal(send(fd, text, (size_t)n, MSG_NOSIGNAL), n);
 }
 
-/* The whole answer, to the connection's end. Returns its status. */
+/* Read the whole answer, to the end of the connection. Returns its status. */
 static int hear_all(int fd, char answer[REPLY_BYTES]) {
     size_t n = 0;
     ssize_t got;
@@ -339,7 +339,7 @@ static void end(served *s) {
     "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": "        \
     "\"object\"}}}]}"
 
-static void others_go_on(void **state) {
+static void other_clients_are_served(void **state) {
     static char answer[REPLY_BYTES];
     served s = {0};
     int slow;
@@ -348,7 +348,7 @@ static void others_go_on(void **state) {
     slow = connect_to(&s);
     ask(slow, "POST", "/v1/completions", FORM);
     must_begin(&s.gate);
-    for (int i = 0; i < 3; i++) { /* All the while the compiler stands. */
+    for (int i = 0; i < 3; i++) { /* All the while the compiler stands still. */
         assert_int_equal(complete(&s, PLAIN, answer), 200);
         assert_non_null(strstr(answer, "\"finish_reason\":\"length\""));
     }
@@ -368,9 +368,9 @@ static void others_go_on(void **state) {
     end(&s);
 }
 
-/* The second that asks for the same waits for nothing, and neither does one that came while the
- * first was made. */
-static void once_is_enough(void **state) {
+/* The second request for the same grammar waits for nothing, and neither does one that came while
+ * the first was being compiled. */
+static void a_grammar_is_compiled_once(void **state) {
     static char answer[REPLY_BYTES];
     served s = {0};
     int first, second;
@@ -406,7 +406,7 @@ static void once_is_enough(void **state) {
     end(&s);
 }
 
-static void what_can_not_be_made_is_400(void **state) {
+static void bad_grammars_give_400(void **state) {
     static char answer[REPLY_BYTES];
     served s = {0};
     (void)state;
@@ -421,8 +421,9 @@ static void what_can_not_be_made_is_400(void **state) {
     end(&s);
 }
 
-/* One leaves while its grammar waits, one while its grammar is made; the third gets its own. */
-static void who_leaves_takes_it_along(void **state) {
+/* One client leaves while its grammar waits, one while its grammar is compiled; the third gets
+ * its own. */
+static void clients_that_leave_cancel_their_grammar(void **state) {
     static char answer[REPLY_BYTES];
     served s = {0};
     int made, waits, stays;
@@ -438,17 +439,18 @@ static void who_leaves_takes_it_along(void **state) {
     ask(stays, "POST", "/v1/completions", FORM);
     close(waits);
     close(made);
-    sleep(1); /* Half a second tells one that is gone from one that only sends no more. */
-    assert_int_equal(complete(&s, PLAIN, answer), 200); /* And that they left. */
+    /* After half a second a client that left is told from one that only sends nothing more. */
+    sleep(1);
+    assert_int_equal(complete(&s, PLAIN, answer), 200); /* And it has noticed that they left. */
     sem_post(&s.gate.may);
     must_begin(&s.gate);
     sem_post(&s.gate.may);
     assert_int_equal(hear_all(stays, answer), 200);
     assert_int_equal(atomic_load(&s.gate.n_begun), 2);
-    end(&s); /* Drained: no answer is left behind. */
+    end(&s); /* Drained: no answer is missing. */
 }
 
-static void ends_with_one_in_the_making(void **state) {
+static void shutdown_during_a_compilation(void **state) {
     static char answer[REPLY_BYTES];
     served s = {0};
     int made, waits;
@@ -464,7 +466,7 @@ static void ends_with_one_in_the_making(void **state) {
     pthread_join(s.thread, NULL);
     must(s.err, "run");
     sem_post(&s.gate.may);
-    sem_post(&s.gate.may); /* The second may be begun before the server is closed. */
+    sem_post(&s.gate.may); /* The second may begin before the server is closed. */
     lt_server_close(s.server);
     close(made);
     close(waits);
@@ -473,13 +475,13 @@ static void ends_with_one_in_the_making(void **state) {
 int main(void) {
     alarm(120); /* A loop that waits would wait for ever. */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(queue_is_bounded_and_can_be_left),
-        cmocka_unit_test(each_difference_makes_another),
-        cmocka_unit_test(others_go_on),
-        cmocka_unit_test(once_is_enough),
-        cmocka_unit_test(what_can_not_be_made_is_400),
-        cmocka_unit_test(who_leaves_takes_it_along),
-        cmocka_unit_test(ends_with_one_in_the_making),
+        cmocka_unit_test(the_queue_is_bounded_and_jobs_can_leave),
+        cmocka_unit_test(each_difference_makes_another_grammar),
+        cmocka_unit_test(other_clients_are_served),
+        cmocka_unit_test(a_grammar_is_compiled_once),
+        cmocka_unit_test(bad_grammars_give_400),
+        cmocka_unit_test(clients_that_leave_cancel_their_grammar),
+        cmocka_unit_test(shutdown_during_a_compilation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
-/* Tokens chosen on a GPU, where there is one: the engine there gives the output of the engine on
+/* Tokens chosen on a GPU, skipped without one: the engine there gives the output of the engine on
  * the CPU from the same weights in F32, request by request, with all kinds of requests in one
- * batch; and no request copies a row of logits to the host. The core cases (device.h) are all kinds
- * on one model, and half of the kinds on the others; of types of keys the one of fewest bits; one
- * engine that has run all kinds of steps before the requests. */
+ * batch; and no request copies a row of logits to the host. The core cases (device.h) are all
+ * kinds on one model, and half of the kinds on the others; of the types of keys, the one with the
+ * fewest bits; one engine that has run all kinds of steps before the requests. */
 #include "unit/serve/fleet.h"
 #include "unit/serve/kinds.h"
 
@@ -12,7 +12,7 @@
 #include "tensor/ops.h"
 
 static const lt_backend *gpu;
-static lt_backend counting; /* The GPU's, with its downloads counted. */
+static lt_backend counting; /* The GPU's, but its downloads are counted. */
 static int64_t n_downloaded;
 
 static lt_err count_download(lt_queue *q, void *dst, const void *src, size_t bytes) {
@@ -33,7 +33,8 @@ static bool no_gpu(void) {
 
 enum { SEQ = 96 };
 
-static bool warmed; /* An engine on the GPU has run all kinds of steps before its first request. */
+/* An engine on the GPU has run all kinds of steps before its first request. */
+static bool warmed;
 
 static void run(const lt_model *m, lt_dtype keys, lt_dtype values, int64_t n,
                 const lt_grammar *grammar, answer *answers) {
@@ -50,7 +51,7 @@ static void run(const lt_model *m, lt_dtype keys, lt_dtype values, int64_t n,
     n_compiled = counting.n_compiled(device_of(gpu));
     must(lt_engine_open(&e, m, &o), "engine");
     assert_in_range(counting.n_compiled(device_of(gpu)) - n_compiled, 0,
-                    1); /* A preload leaves one at most. */
+                    1); /* A preload leaves at most one. */
     for (int64_t i = 0; i < n; i++) {
         int32_t prompt[64];
         const lt_request r = request_of(i, prompt, lt_model_get_spec(m)->vocab_size, grammar);
@@ -100,7 +101,7 @@ static void all_kinds_in_one_batch(void **state) {
     if (no_gpu()) {
         skip();
     }
-    for (int i = 0; i < 3; i++) { /* The second: a softcap. The third: two blocks a row. */
+    for (int i = 0; i < 3; i++) { /* The second has a softcap, the third two blocks per row. */
         const int64_t V = i == 2 ? 16500 : 700;
         const float softcap = i == 1 ? 5.0f : 0.0f;
         compare_models(random_model_on(V, SEQ, LT_F32, softcap, &counting),
@@ -109,8 +110,8 @@ static void all_kinds_in_one_batch(void **state) {
     }
 }
 
-/* Keys and values of 8 or 4 bits: a key that lies at a border of two codes may be rounded to the
- * other one, so not all tokens need be those of the CPU. */
+/* Keys and values of 8 or 4 bits: a key at the border of two codes may be rounded to the other
+ * one, so not all tokens need be those of the CPU. */
 static void keys_of_few_bits(void **state) {
     static const lt_dtype caches[][2] = {{LT_F8_E4M3, LT_F8_E4M3}, {LT_Q8_0, LT_Q8_0},
                                          {LT_Q4_0, LT_Q4_0},       {LT_F8_E4M3, LT_Q4_0},
@@ -171,9 +172,9 @@ static void grammars_beside_others(void **state) {
     lt_tokenizer_close(t);
 }
 
-/* Whatever is asked for, a row brings some bytes, and steps stay ahead; but one with more biases
- * than penalty states can tell brings its logits, and no others. */
-static void no_row_travels(void **state) {
+/* Whatever is requested, a row brings only some bytes, and steps stay ahead; but a request with
+ * more biases than a penalty state can hold brings its logits, and only those. */
+static void no_row_is_copied_to_the_host(void **state) {
     enum { V = 2000, N = 6, MANY = LT_PENALTY_BIASES };
     static answer answers[N];
     static lt_logit_bias many[MANY];
@@ -228,7 +229,7 @@ int main(void) {
         cmocka_unit_test(all_kinds_in_one_batch),
         cmocka_unit_test(keys_of_few_bits),
         cmocka_unit_test(grammars_beside_others),
-        cmocka_unit_test(no_row_travels),
+        cmocka_unit_test(no_row_is_copied_to_the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* Several devices in one process, each driven by a thread of its own: each trains a model and
- * serves another while its neighbour does the same, with the bits that it has when alone. Two CPU
- * devices with thread pools of their own; a GPU and a CPU device where there is a GPU; both GPUs
- * where there are two (tests/emu: LATEEN_EMU_DEVICES=2). */
+ * serves another while its neighbour does the same, with the bits that it has alone. Two CPU
+ * devices with thread pools of their own; a GPU and a CPU device, if there is a GPU; two GPUs, if
+ * there are two (tests/emu: LATEEN_EMU_DEVICES=2). */
 #include "unit/serve/fleet.h"
 
 #include <pthread.h>
@@ -16,13 +16,13 @@
 enum { V = 200, SEQ = 64, BATCH = 2, ROW = 16, STEPS = 6, REQUESTS = 5, TOKENS = 20, TURNS = 2 };
 enum { MOST_PARAMS = 1 << 17 };
 
-/* What a device is to do, and what came of it. A thread that is not the test's own must not end the
- * test: it keeps the failure. */
+/* The work of a device, and its results. A thread other than the test's own must not end the
+ * test, so it records the failure. */
 typedef struct {
     lt_device *device;
     uint64_t seed;
     lt_dtype dtype;
-    pthread_barrier_t *start; /* NULL: alone. */
+    pthread_barrier_t *start; /* NULL: the device is alone. */
     lt_err err;
     char message[512];
     double losses[STEPS];
@@ -147,7 +147,7 @@ static lt_err ask(work *w, lt_engine *e) {
     while (n_done < REQUESTS) {
         struct pollfd p = {.fd = lt_engine_fd(e), .events = POLLIN};
         if (poll(&p, 1, 60000) != 1) {
-            LT_FAIL(LT_ERR_STATE, "the engine says nothing for 60 s");
+            LT_FAIL(LT_ERR_STATE, "the engine returns no event for 60 s");
         }
         const int64_t n = lt_engine_poll(e, events, 16);
         for (int64_t i = 0; i < n; i++) {
@@ -165,8 +165,8 @@ static lt_err serve(work *w) {
     o.max_running = 8;
     o.max_seq = SEQ;
     o.step_tokens = 16;
-    o.deterministic = true; /* Which requests share a step is not the device's doing. */
-    w->seed += 100;         /* Another model than the one that is trained. */
+    o.deterministic = true; /* Which requests share a step does not depend on the device. */
+    w->seed += 100;         /* A model other than the one that is trained. */
     LT_TRY_DONE(make_model(&m, w, false));
     LT_TRY_DONE(lt_engine_open(&e, m, &o));
     LT_TRY_DONE(ask(w, e));
@@ -252,8 +252,8 @@ static void together_as_alone(lt_device *const *devices, int n, lt_dtype dtype) 
     free(beside);
 }
 
-/* As many threads as a parallel loop may have: under ThreadSanitizer, which does not know OpenMP's
- * pool, OMP_NUM_THREADS is 1. */
+/* The most threads of a parallel loop: under ThreadSanitizer, which does not know OpenMP's pool,
+ * OMP_NUM_THREADS is 1. */
 static int threads_most(int n) {
     return lt_thread_count() < n ? lt_thread_count() : n;
 }
@@ -336,7 +336,7 @@ static void threads_and_cores(void **state) {
         first++;
     }
     (void)snprintf(core, sizeof core, "cpu:%d", first);
-    const int had = lt_thread_count(), many = had > 1 ? 5 : 1; /* As threads_most. */
+    const int had = lt_thread_count(), many = had > 1 ? 5 : 1; /* As in threads_most. */
     must(lt_device_open_cpu(&five, many, ""), "5 threads");
     must(lt_device_open_named(&one, core), core);
     must(lt_device_open(&plain, LT_DEVICE_CPU, 0), "plain");
@@ -344,8 +344,8 @@ static void threads_and_cores(void **state) {
     assert_int_equal(loop_on(five).n_cores, CPU_COUNT(&mine));
     assert_int_equal(loop_on(one).n_threads, 1);
     assert_int_equal(loop_on(one).n_cores, 1);
-    /* One thread that drives one after the other: a device without threads of its own gives back
-     * what the thread had. */
+    /* One thread that drives one device after the other: a device without threads of its own
+     * restores those that the thread had. */
     lt_device *const order[] = {five, one, plain, one, five, plain};
     const int threads[] = {many, 1, had, 1, many, had};
     for (int i = 0; i < 6; i++) {

@@ -1,5 +1,5 @@
-/* Draft tokens: matches against an exhaustive search, the length of drafts against the rate that it
- * maximises. */
+/* Draft tokens: matches against an exhaustive search, the length of drafts against the rate that
+ * it maximises. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 #include "base/rng.h"
 #include "serve/draft.h"
 
-/* The end of the longest earlier match of the last tokens, the last of equal ones. */
+/* The end of the longest earlier match of the last tokens; of equally long ones the last. */
 static int64_t search(const int32_t *t, int64_t n) {
     int64_t best = -1, longest = 1;
     for (int64_t end = 1; end < n; end++) {
@@ -51,12 +51,13 @@ static void matches_are_found_in_another_text(void **state) {
     (void)state;
     assert_int_equal(lt_draft_find_in(text, 8, tokens, 4), 3); /* 5 1 2, not the later 1 2. */
     assert_int_equal(lt_draft_find_in(text, 8, tokens + 2, 2), 7);
-    assert_int_equal(lt_draft_find_in(text, 7, tokens + 2, 2), 3); /* Something must follow. */
+    assert_int_equal(lt_draft_find_in(text, 7, tokens + 2, 2), 3); /* A token must follow. */
     assert_int_equal(lt_draft_find_in(text, 8, tokens, 1), -1);
     assert_int_equal(lt_draft_find_in(text, 0, tokens, 4), -1);
 }
 
-/* Rates differ by the place in the draft; a text that has shown little has that of all. */
+/* Rates differ by the place in the draft; a text with little history has the rate of all
+ * texts. */
 static void acceptance_is_known_by_place(void **state) {
     lt_draft_acceptance l, all, none;
     lt_rng r = {.seed = 3};
@@ -80,7 +81,8 @@ static void acceptance_is_known_by_place(void **state) {
         lt_draft_acceptance_note(&l, LT_DRAFT_KEPT, 3, 0);
     }
     assert_true(lt_draft_acceptance_at(&l, &all, 0) < 0.3);
-    for (int i = 0; i < 800; i++) { /* Forgotten: that of all counts, at last none. */
+    /* Its own rates are forgotten: first that of all texts counts, in the end none. */
+    for (int i = 0; i < 800; i++) {
         lt_draft_acceptance_note(&l, LT_DRAFT_KEPT, 0, 0);
     }
     assert_true(fabs(lt_draft_acceptance_at(&l, &all, 0) - 0.9) < 0.1);
@@ -90,7 +92,7 @@ static void acceptance_is_known_by_place(void **state) {
     assert_true(fabs(lt_draft_acceptance_at(&all, NULL, 1) - 0.6) < 0.01);
 }
 
-static void times_are_known_or_between(void **state) {
+static void times_are_known_or_interpolated(void **state) {
     static lt_draft_times t;
     (void)state;
     assert_true(lt_draft_times_of(&t, 5) == 0 && !lt_draft_times_know(&t, 5));
@@ -101,21 +103,24 @@ static void times_are_known_or_between(void **state) {
     assert_true(lt_draft_times_know(&t, 2) && !lt_draft_times_know(&t, 9));
     lt_draft_times_note(&t, 2, 1.0); /* One slow step. */
     assert_true(lt_draft_times_of(&t, 2) < 0.0121);
-    for (int i = 0; i < 40; i++) { /* Times change for good. */
+    for (int i = 0; i < 40; i++) { /* Times change permanently. */
         lt_draft_times_note(&t, 2, 0.015);
     }
     assert_true(fabs(lt_draft_times_of(&t, 2) - 0.015) < 0.0005);
     for (int i = 0; i < 100; i++) {
         lt_draft_times_note(&t, 0, 0);
     }
-    assert_true(!lt_draft_times_know(&t, 2) && lt_draft_times_of(&t, 2) > 0); /* Old, but known. */
+    /* Old, but known. */
+    assert_true(!lt_draft_times_know(&t, 2) && lt_draft_times_of(&t, 2) > 0);
     for (int i = 0; i < 300; i++) {
         lt_draft_times_note(&t, 0, 0);
     }
-    assert_true(fabs(lt_draft_times_of(&t, 6) - lt_draft_times_of(&t, 2)) < 1e-12); /* 6: stale. */
+    /* 6: stale. */
+    assert_true(fabs(lt_draft_times_of(&t, 6) - lt_draft_times_of(&t, 2)) < 1e-12);
 }
 
-/* Losses stop drafts, a hundredth of all steps later they come again; debts are paid by gains. */
+/* Losses stop drafts; after a hundred times as many steps they are tried again; debts are paid by
+ * gains. */
 static void the_account_is_kept(void **state) {
     lt_draft_account a;
     int n = 0;
@@ -143,7 +148,7 @@ static void the_account_is_kept(void **state) {
     assert_true(a.debt < 5 && a.balance < -50);
 }
 
-/* accepted with this rate, for a long time. */
+/* Drafts that were accepted with this rate for a long time. */
 static lt_draft_acceptance rated(double rate) {
     lt_draft_acceptance l;
     for (int i = 0; i < LT_DRAFT_MOST; i++) {
@@ -153,7 +158,7 @@ static lt_draft_acceptance rated(double rate) {
     return l;
 }
 
-/* Tokens a second of one text with k draft tokens that are accepted with 0.8. */
+/* Tokens per second of one text with k draft tokens, which are accepted with 0.8. */
 static double rate_of(int64_t k, double seconds) {
     double tokens = 1;
     for (int64_t i = 1; i <= k; i++) {
@@ -162,7 +167,7 @@ static double rate_of(int64_t k, double seconds) {
     return tokens / seconds;
 }
 
-/* Steps of 10 ms and 1 ms a row more; calls of the draft model of 2 ms. */
+/* Steps take 10 ms and 1 ms for each further row; calls of the draft model 2 ms. */
 /* Times belong to ranges of rows: 1, 2, 3, 4, 5 and 6, 7 and 8, 9 to 12, ... */
 static void ranges_of_rows(void **state) {
     static const int ends[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, LT_DRAFT_ROWS};
@@ -179,7 +184,7 @@ static void ranges_of_rows(void **state) {
     }
 }
 
-/* Where steps with drafts take what others do. */
+/* If steps with drafts take as long as others. */
 static double choose(const lt_draft_times *t, const lt_draft_times *calls, int64_t n_rows,
                      lt_draft_text *texts, int64_t n) {
     const lt_draft_known known = {
@@ -187,8 +192,8 @@ static double choose(const lt_draft_times *t, const lt_draft_times *calls, int64
     return lt_draft_choose(&known, n_rows, texts, n);
 }
 
-/* The draft model's first call runs what it has not run of each text, at most 128 tokens: a text
- * that does not fit beside the others has no draft. */
+/* The draft model's first call runs the tokens of each text that it has not run, at most 128: a
+ * text that does not fit with the others has no draft. */
 static void the_first_call_is_full(void **state) {
     static lt_draft_times t, calls;
     const lt_draft_acceptance good = rated(0.8);
@@ -208,7 +213,7 @@ static void the_first_call_is_full(void **state) {
                                                  : i == 1 ? 27
                                                           : 1};
         }
-        texts[1].behind += over; /* The third one's row does not fit then. */
+        texts[1].behind += over; /* Then the row of the third one does not fit. */
         assert_true(choose(&t, &calls, 3, texts, 3) > 0);
         assert_int_equal(texts[0].n, 4);
         assert_int_equal(texts[1].n, 4);
@@ -236,7 +241,7 @@ static void the_best_rate_is_taken(void **state) {
         by_model = rate_of(k, a + 0.002 * (double)k) > rate_of(by_model, c) ? k : by_model;
     }
     assert_true(want > by_model && by_model > 1);
-    lt_draft_times_note(&t, 1, 0.010); /* A step without drafts, lately. */
+    lt_draft_times_note(&t, 1, 0.010); /* A recent step without drafts. */
     saved = choose(&t, NULL, 1, &text, 1);
     assert_int_equal(text.n, want);
     assert_true(fabs(saved - (1 - 100 / rate_of(want, 0.010 + 0.001 * (double)want))) < 1e-9);
@@ -246,7 +251,7 @@ static void the_best_rate_is_taken(void **state) {
     text = (lt_draft_text){.own = &bad, .all = &bad, .most = LT_DRAFT_MOST};
     assert_true(choose(&t, NULL, 1, &text, 1) == 0);
     assert_int_equal(text.n, 0);
-    for (int i = 0; i < 8; i++) { /* Each text has as many as its own rate is worth. */
+    for (int i = 0; i < 8; i++) { /* Each text has as many as its own rate justifies. */
         texts[i] = (lt_draft_text){
             .own = i % 2 == 0 ? &good : &bad, .all = &good, .most = i < 2 ? 1 : 8};
     }
@@ -254,7 +259,7 @@ static void the_best_rate_is_taken(void **state) {
     (void)choose(&t, NULL, 8, texts, 8);
     assert_true(texts[0].n == 1 && texts[1].n == 0 && texts[2].n > 1 && texts[3].n == 0);
     assert_true(texts[2].n - texts[4].n <= 1 && texts[4].n - texts[6].n <= 1);
-    /* Where each row costs as much as the first, no draft pays. */
+    /* If each row costs as much as the first, no draft pays. */
     for (int again = 0; again < 200; again++) {
         for (int rows = 1; rows <= LT_DRAFT_ROWS; rows++) {
             lt_draft_times_note(&t, rows, 0.010 * rows);
@@ -267,8 +272,8 @@ static void the_best_rate_is_taken(void **state) {
     }
 }
 
-/* A first measurement that was far too slow is forgotten at the next one, but not a confirmed
- * one. */
+/* A first measurement that was far too slow is forgotten at the next one, but a confirmed one is
+ * not. */
 static void a_slow_first_step_is_forgotten(void **state) {
     static lt_draft_times t;
     (void)state;
@@ -282,7 +287,7 @@ static void a_slow_first_step_is_forgotten(void **state) {
     assert_true(fabs(lt_draft_times_of(&t, 4) - 0.0091) < 1e-12);
 }
 
-/* Padded steps take what a step of the largest rows of their range takes. */
+/* Padded steps take as long as a step with the most rows of their range. */
 static void padded_steps_have_steps_of_times(void **state) {
     static lt_draft_times t;
     (void)state;
@@ -291,13 +296,14 @@ static void padded_steps_have_steps_of_times(void **state) {
     lt_draft_times_note(&t, 48, 0.022); /* From 33 on. */
     assert_true(fabs(lt_draft_times_of(&t, 18) - 0.010) < 1e-12);
     assert_true(fabs(lt_draft_times_of(&t, 24) - 0.010) < 1e-12);
-    assert_true(fabs(lt_draft_times_of(&t, 25) - 0.014) < 1e-12); /* 32 of 24 to 48. */
+    assert_true(fabs(lt_draft_times_of(&t, 25) - 0.014) < 1e-12); /* 32 lies between 24 and 48. */
     assert_true(fabs(lt_draft_times_of(&t, 33) - 0.022) < 1e-12);
 }
 
-/* Steps with long drafts have their own times; until one was measured, those of short ones. */
-/* 10 rows in 1 ms; 100 in 8; then a call of 10 that compiles for 300 ms counts as the last one did,
- * and one that is slow again is believed more and more. */
+/* Steps with long drafts have their own times; until one is measured, those of short ones
+ * count. */
+/* 10 rows in 1 ms; 100 in 8; then a call of 10 that compiles for 300 ms counts like the last one,
+ * and if it is slow again, it is believed more and more. */
 static void a_call_that_compiles_is_not_charged(void **state) {
     lt_draft_catch_up c = {0};
     (void)state;
@@ -330,10 +336,11 @@ static void long_drafts_have_their_own_times(void **state) {
     assert_int_equal(text.n, 3);
 }
 
-/* A step takes 10 ms, a call of the head 2 or 3. Of one layer, drafts of n tokens take n calls; of
- * three, three calls at least: what is expected a ms is 1.6 / 12, 1.96 / 14 and 2.176 / 16, or
- * 1.96 / 16 and 2.176 / 16 (0.6 accepted); 1.5 / 13, or at most 1.875 / 19 (0.5), less than 1 / 10.
- * Each layer runs three rows of a text, one more behind a draft that was accepted whole. */
+/* A step takes 10 ms, a call of the head 2 or 3. With one layer, drafts of n tokens take n calls;
+ * with three, at least three calls: the expected tokens per ms are 1.6 / 12, 1.96 / 14 and 2.176
+ * / 16, or 1.96 / 16 and 2.176 / 16 (0.6 accepted); 1.5 / 13, or at most 1.875 / 19 (0.5), less
+ * than 1 / 10. Each layer runs three rows of a text, and one more after a draft that was accepted
+ * completely. */
 static void each_draft_costs_all_layers_of_a_head(void **state) {
     static const struct {
         double accepted, call_s;
@@ -361,8 +368,8 @@ static void each_draft_costs_all_layers_of_a_head(void **state) {
     }
 }
 
-/* Where there is room for few draft tokens, the text that had fewer tokens has them. What other
- * texts gain must be worth that its steps are longer. */
+/* If there is room for few draft tokens, the text that had fewer tokens gets them. What other
+ * texts gain must justify that its steps become longer. */
 static void slow_texts_count_more(void **state) {
     static lt_draft_times t;
     const lt_draft_acceptance good = rated(0.9), bad = rated(0.02);
@@ -395,10 +402,10 @@ static void slow_texts_count_more(void **state) {
     assert_true(lt_draft_pace_after(1, 5) > 1.05 && lt_draft_pace_after(5, 1) < 4.95);
 }
 
-/* A world in which a step takes (1 + slope (rows - 1)) (a number around 1), a call of the draft
- * model `call` of that, and a draft token is accepted with probability `rate` if those before it
- * were. wait > 0: a device, on which a step with drafts takes so much longer. Returns the tokens a
- * second of n texts with drafts, divided by those without. */
+/* A simulated world in which a step takes (1 + slope (rows - 1)) (times a number around 1), a
+ * call of the draft model `call` of that, and a draft token is accepted with probability `rate`
+ * if those before it were. wait > 0: a device, on which a step with drafts takes this much
+ * longer. Returns the tokens per second of n texts with drafts, divided by those without. */
 static double played(double slope, double call, double rate, double wait, int64_t n,
                      uint64_t seed) {
     lt_draft_times plain_steps = {.recent = wait > 0 ? 512 : 0}, others = {.n_steps = 0};
@@ -464,8 +471,9 @@ static double played(double slope, double call, double rate, double wait, int64_
     return tokens / seconds * plain / (6000.0 * (double)n);
 }
 
-/* Worlds of many texts take most of the time: of 16 a half, of 64 a quarter, in which each slope,
- * call and rate occurs. LATEEN_TEST_ALL=1: all of them (tests/long/worlds.sh). */
+/* Worlds with many texts take most of the time: with 16 a half, with 64 a quarter are simulated,
+ * in which each slope, call and rate occurs. LATEEN_TEST_ALL=1: all of them
+ * (tests/long/worlds.sh). */
 static bool is_played(int i) {
     static const int every[] = {1, 1, 2, 4};
     return getenv("LATEEN_TEST_ALL") != NULL ||
@@ -487,7 +495,7 @@ static void drafts_never_cost_much(void **state) {
             continue;
         }
         const double gain = played(slope, call, rate, wait, n, (uint64_t)i);
-        /* One draft token each: where that gains much, nearly as much is gained at least. */
+        /* With one draft token each: if that gains much, at least nearly as much is gained. */
         const double one = (1 + rate) * (1 + slope * (double)(n - 1)) /
                            (1 + wait + slope * (double)(2 * n - 1) +
                             call * (1 + slope * (double)(n - 1)));
@@ -503,7 +511,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(matches_are_the_longest),
                                        cmocka_unit_test(matches_are_found_in_another_text),
                                        cmocka_unit_test(acceptance_is_known_by_place),
-                                       cmocka_unit_test(times_are_known_or_between),
+                                       cmocka_unit_test(times_are_known_or_interpolated),
                                        cmocka_unit_test(the_account_is_kept),
                                        cmocka_unit_test(ranges_of_rows),
                                        cmocka_unit_test(the_first_call_is_full),

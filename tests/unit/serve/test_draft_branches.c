@@ -14,8 +14,8 @@
 #include "base/rng.h"
 #include "serve/draft.h"
 
-/* The longest match whose next token is none of those that follow at[0..n), the last of equal
- * ones. */
+/* The longest match whose next token differs from those that follow at[0..n); of equally long
+ * ones the last. */
 static int64_t search(const int32_t *t, int64_t n, const int64_t *at, int n_found) {
     int64_t best = -1, longest = 1;
     for (int64_t end = 1; end < n; end++) {
@@ -61,8 +61,8 @@ static void matches_differ_in_what_follows(void **state) {
     }
 }
 
-/* A branch is tried where all before it were wrong. */
-static void others_are_known_by_their_number(void **state) {
+/* A branch is tried if all before it were wrong. */
+static void acceptance_of_branches_by_their_number(void **state) {
     lt_draft_others l, all, none;
     lt_rng r = {.seed = 3};
     (void)state;
@@ -83,7 +83,7 @@ static void others_are_known_by_their_number(void **state) {
                 1e-12);
 }
 
-/* accepted with this rate, for a long time. */
+/* Drafts that were accepted with this rate for a long time. */
 static lt_draft_acceptance rated(double rate) {
     lt_draft_acceptance l;
     for (int i = 0; i < LT_DRAFT_MOST; i++) {
@@ -111,7 +111,7 @@ static double chain(double a, int64_t n) {
     return sum;
 }
 
-/* Tokens a step of a draft of n tokens and one branch of m, and of none where n is 0. */
+/* Tokens per step with a draft of n tokens and one branch of m; without a draft if n is 0. */
 static double tokens_of(double a, double s, int64_t n, int64_t m) {
     return 1 + a * chain(a, n) + (n > 0 ? (1 - a) * s * chain(a, m) : 0);
 }
@@ -134,13 +134,14 @@ static double h200_rate(double a, double s, int64_t n, int64_t m) {
 }
 
 static void branches_gain_what_was_computed(void **state) {
-    /* Acceptance of first and second choices; two branches against the best chain or none. */
+    /* Acceptance of first and second choices; the gain of two branches over the best chain or
+     * none. */
     static const double table[][3] = {{0.5, 0.2, 1.05}, {0.5, 0.4, 1.13},  {0.7, 0.2, 1.02},
                                       {0.7, 0.4, 1.07}, {0.85, 0.2, 0.99}, {0.85, 0.4, 1.01}};
     static lt_draft_times plain, drafted, calls;
     (void)state;
     lt_draft_times_note(&plain, 1, h200_step(1));
-    for (int i = 0; i < 100; i++) { /* Points are means of ranges of rows. */
+    for (int i = 0; i < 100; i++) { /* Points are means over ranges of rows. */
         for (int64_t rows = 1; rows <= LT_DRAFT_ROWS; rows++) {
             lt_draft_times_note(&drafted, rows, h200_step(rows > 1 ? rows : 2));
             lt_draft_times_note(&calls, rows, h200_call(rows));
@@ -181,8 +182,8 @@ static void branches_gain_what_was_computed(void **state) {
     }
 }
 
-/* Where a row takes 7 % of a step, as on two cores of a CPU, no branch pays, and where rows are
- * free all do, of the texts with drafts. */
+/* If a row takes 7 % of a step, as on two cores of a CPU, no branch pays; if rows are free, all
+ * branches of texts with drafts do. */
 static void branches_need_cheap_rows(void **state) {
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -227,10 +228,10 @@ static void branches_need_cheap_rows(void **state) {
 
 enum { STEPS = 6000 };
 
-/* A world in which a step takes (1 + slope (rows - 1)) (a number around 1), a call of the draft
- * model `call` of that; a draft token is accepted with probability a if those before it were, and
- * the first one of a branch with s if those before it were wrong. Returns the tokens a second of n
- * texts, divided by those without drafts. */
+/* A simulated world in which a step takes (1 + slope (rows - 1)) (times a number around 1), a
+ * call of the draft model `call` of that; a draft token is accepted with probability a if those
+ * before it were, and the first one of a branch with s if those before it were wrong. Returns the
+ * tokens per second of n texts, divided by those without drafts. */
 static double played(double slope, double call, double a, double s, int64_t n, int branches,
                      uint64_t seed) {
     static lt_draft_times steps, calls;
@@ -314,8 +315,8 @@ static double played(double slope, double call, double a, double s, int64_t n, i
     return tokens / seconds * plain / (STEPS * (double)n);
 }
 
-/* Against none, and against drafts without branches, in every fifth world; where rows are cheap,
- * they gain. */
+/* Against no drafts, and against drafts without branches, in every fifth world; if rows are
+ * cheap, they gain. */
 static void branches_never_cost_much(void **state) {
     static const double slopes[] = {0.001, 0.02, 0.07, 0.3}, calls[] = {0, 0.15};
     static const double firsts[] = {0.1, 0.4, 0.6, 0.8}, seconds[] = {0.05, 0.3, 0.6};
@@ -339,7 +340,7 @@ static void branches_never_cost_much(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(matches_differ_in_what_follows),
-                                       cmocka_unit_test(others_are_known_by_their_number),
+                                       cmocka_unit_test(acceptance_of_branches_by_their_number),
                                        cmocka_unit_test(branches_gain_what_was_computed),
                                        cmocka_unit_test(branches_need_cheap_rows),
                                        cmocka_unit_test(branches_never_cost_much)};

@@ -1,9 +1,9 @@
-/* Speculative decoding on a device, and on a GPU where there is one: with drafts an engine that
- * computes in a fixed order gives, bit for bit, the texts and log-probabilities that it gives
- * without, for all kinds of requests in one batch: drawn or not, with penalties, biases, masks,
- * grammars, budgets, several choices. So the distribution of drawn texts is that without drafts,
- * too. Drafts are copied, or made by a draft model that is always right, or by one that is mostly
- * wrong. */
+/* Speculative decoding on a simulated device, and on a GPU if there is one: with drafts, an
+ * engine that computes in a fixed order gives, bit for bit, the texts and log-probabilities that
+ * it gives without, for all kinds of requests in one batch: sampled or not, with penalties,
+ * biases, masks, grammars, budgets, several choices. So sampled texts also have the same
+ * distribution. Drafts are copied, or made by a draft model that is always right, or by one that
+ * is mostly wrong. */
 #include "unit/serve/fleet.h"
 #include "unit/serve/kinds.h"
 
@@ -13,7 +13,8 @@
 
 enum { SEQ = 128, N = 2 * KINDS };
 
-/* Texts that repeat themselves: prompts of few ids, and every second answer of few ids, too. */
+/* Texts that repeat themselves: prompts with few ids, and answers with few ids for every second
+ * one. */
 static lt_request repeating_request(int64_t i, int32_t *prompt, int32_t *allowed,
                                     int64_t vocab_size, const lt_grammar *grammar) {
     lt_request r = request_of(i, prompt, vocab_size, grammar);
@@ -67,7 +68,7 @@ static void compare(const answer *got, const answer *want, const char *name) {
 
 typedef struct {
     const char *name;
-    int draft; /* Of drafts below; 0: they are copied. */
+    int draft; /* Index into the drafts below; 0: they are copied. */
     int64_t tokens, max_running, step_tokens, pages;
     int64_t drafted, accepted_percent; /* At least. */
 } draft_case;
@@ -121,7 +122,7 @@ static void drafts_change_no_bit(void **state) {
     }
 }
 
-/* In 16 bits heads of 64 have other kernels. */
+/* In 16 bits, heads of 64 have other kernels. */
 static void drafts_change_no_bit_on_a_gpu(void **state) {
     const lt_backend *gpu = gpu_backend();
     (void)state;
@@ -138,7 +139,7 @@ static void drafts_change_no_bit_on_a_gpu(void **state) {
     }
 }
 
-/* ---- Branches: texts of few ids, which went on in several ways before ---- */
+/* ---- Branches: texts with few ids, which continued in several ways before ---- */
 
 enum { TEXTS = 12, IDS = 8 };
 

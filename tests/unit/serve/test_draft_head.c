@@ -1,15 +1,15 @@
-/* Drafts of an EAGLE-3 head and of layers of multi-token prediction: their logits against what the
- * scripts of tools/ say at each step of a draft; how many draft tokens a greedy text accepts, place
- * by place, against a simulation there; texts with and without drafts; the distribution of drawn
- * texts. On a CPU, on a simulated device that runs nothing before it is waited for, and on a GPU
- * where there is one. */
+/* Drafts of an EAGLE-3 head and of layers of multi-token prediction: their logits against those
+ * of the scripts in tools/ at each step of a draft; how many draft tokens a greedy text accepts,
+ * place by place, against a simulation there; texts with and without drafts; the distribution of
+ * sampled texts. On a CPU, on a simulated device that runs nothing before it is waited for, and
+ * on a GPU if there is one. */
 #include "unit/serve/draft_heads.h"
 #include "unit/lazy_device.h"
 #include "unit/serve/kinds.h"
 
 enum { N_PAGES = 6, PAGE = 16 };
 
-/* Where the tests run; NULL, of place 0: on a CPU. False: there is no such device. */
+/* Where the tests run; NULL, at place 0: on a CPU. False: there is no such device. */
 enum { PLACES = 4 };
 static bool backend_of(int place, const lt_backend **out) {
     *out = place == 0 ? NULL : place == PLACES - 1 ? gpu_backend() : lazy_device(place == 2);
@@ -55,8 +55,9 @@ static lt_paged_forward_rows rows_of(sequence *s, const int32_t *tokens, int64_t
                                    .out_rows = &s->out_row};
 }
 
-/* The rows of a layer: its tokens are further on. Those of the first call read the model's hidden
- * states, those of further layers what the layer before said in the same rows of the last call. */
+/* Run the rows of a layer, whose tokens are one further on than those of the layer before. Rows
+ * of the first call read the model's hidden states, those of later layers read the output of the
+ * layer before for the same rows in the last call. */
 static void run_head(lt_draft_pass *p, sequence *s, const int32_t *tokens, int64_t layer,
                      int64_t first, int64_t n, bool wanted) {
     const lt_paged_forward_rows w = rows_of(s, tokens + 1 + layer, first, n, wanted);
@@ -66,7 +67,7 @@ static void run_head(lt_draft_pass *p, sequence *s, const int32_t *tokens, int64
     must(lt_draft_pass_run(p, layer, &w, s->hidden), "a call of the head");
 }
 
-/* The prompt runs in two pieces on both sides, cut at other places. */
+/* The prompt runs in two pieces on both sides, cut at different places. */
 static void compare_logits(int format, lt_dtype dtype, const lt_backend *backend, double most) {
     golden g;
     sequence s = {0};
@@ -136,7 +137,7 @@ static void compare_logits(int format, lt_dtype dtype, const lt_backend *backend
         g.tokens[g.n_tokens + step] = drafts[step];
         if (step + 1 < n_layers) {
             run_head(p, &s, g.tokens, step + 1, from, N - from, true);
-        } else if (step + 1 < STEPS) { /* One row, behind the last of the call before. */
+        } else if (step + 1 < STEPS) { /* One row, after the last of the previous call. */
             const int64_t n = step + 1 == n_layers ? N - from : 1, row = N + step + 1 - n_layers;
             const lt_paged_forward_rows w = rows_of(&s, g.tokens + n_layers, row, 1, true);
             s.hidden[0] = (int32_t)-n;
@@ -153,7 +154,7 @@ static void compare_logits(int format, lt_dtype dtype, const lt_backend *backend
 
 /* BF16 rounds states, keys and activations of the model's eight layers and of the head's; the
  * largest logit is 4. */
-static void logits_are_pytorchs(void **state) {
+static void logits_are_those_of_pytorch(void **state) {
     const lt_backend *b;
     (void)state;
     for (int i = 0; i < PLACES * FORMATS; i++) {
@@ -190,7 +191,7 @@ static void compare_acceptance(int format, const lt_backend *backend) {
     open_golden_of(&g, format, LT_F32, backend);
     head = g.head;
     o = options_of(&head, MOST);
-    o.ahead = false; /* Else a device has queued the second token when the first is known. */
+    o.ahead = false; /* Otherwise a device has queued the second token when the first is known. */
     must(lt_engine_open(&e, g.model, &o), "engine");
     r.prompt = g.tokens;
     r.n_prompt = g.n_tokens - 1;
@@ -211,7 +212,7 @@ static void compare_acceptance(int format, const lt_backend *backend) {
     close_golden(&g);
 }
 
-static void a_greedy_text_accepts_what_pytorch_says(void **state) {
+static void a_greedy_text_accepts_as_many_as_in_pytorch(void **state) {
     const lt_backend *b;
     (void)state;
     for (int i = 0; i < PLACES * FORMATS; i++) {
@@ -221,8 +222,9 @@ static void a_greedy_text_accepts_what_pytorch_says(void **state) {
     }
 }
 
-/* Prompts that are read in pieces, end at the end of a page, share pages and have several choices
- * keep their bits; page by page in a small cache, and where the engine itself chooses lengths. */
+/* Prompts that are read in pieces, end at the end of a page, share pages and have several
+ * choices keep their bits; page by page in a small cache, and also if the engine itself chooses
+ * lengths. */
 enum { GREEDY = 3, CHOICES = 3 };
 
 /* Greedy texts of several prompts, requests [first, end) at once. */
@@ -250,8 +252,8 @@ static void run_greedy(const golden *g, int first, int end, int64_t n_choices, a
     lt_engine_close(e);
 }
 
-/* Each row of a call goes on with its own hidden state: with another's it would accept less. A
- * text that forks goes on with a copy of what the head keeps for the last page. */
+/* Each row of a call continues with its own hidden state: with another's it would accept less. A
+ * text that forks continues with a copy of what the head keeps for the last page. */
 static void texts_accept_together_what_they_accept_alone(void **state) {
     static answer alone[GREEDY], together[GREEDY], forked;
     const lt_backend *b;
@@ -279,8 +281,8 @@ static void texts_accept_together_what_they_accept_alone(void **state) {
     }
 }
 
-/* The text goes on behind `n` tokens of the golden's, with drafts of at most `most` tokens; then
- * n_received answers are received. */
+/* The text continues after `n` tokens of the golden one, with drafts of at most `most` tokens;
+ * then n_received answers are received. */
 static void go_on(lt_engine *e, const golden *g, int64_t n, int64_t most, int64_t n_received,
                   answer *a) {
     int32_t prompt[64 + MOST_TOKENS];
@@ -299,8 +301,8 @@ static void go_on(lt_engine *e, const golden *g, int64_t n, int64_t most, int64_
     }
 }
 
-/* Short drafts leave pages in which all layers have run the text: a request that finds them accepts
- * what it accepts behind drafts that all layers made. */
+/* Short drafts leave pages in which all layers have run the text: a request that finds them
+ * accepts what it accepts after drafts that all layers made. */
 static void short_drafts_run_all_layers(void **state) {
     static answer before, want, got;
     const lt_backend *b;
@@ -331,11 +333,11 @@ static void short_drafts_run_all_layers(void **state) {
     }
 }
 
-/* A text whose end lies in a page that another one has, too, leaves what the head has run there:
+/* A text whose end is in a page that another text also has leaves what the head has run there:
  * the other one accepts what it accepts alone. */
 static void an_end_in_a_page_of_another_text_changes_nothing(void **state) {
     static answer first, alone, beside, shorter;
-    enum { GIVEN = 80, SHORT = 33 }; /* A token more than two pages. */
+    enum { GIVEN = 80, SHORT = 33 }; /* One token more than two pages. */
     (void)state;
     for (int two = 0; two < 2; two++) {
         golden g;
@@ -366,7 +368,7 @@ enum { TEXTS = 6, PROMPT = 150, TOKENS = 60 };
 static void compare_texts(int format, lt_dtype dtype, const lt_backend *backend) {
     static answer plain[TEXTS], drafted[TEXTS];
     static int32_t prompt[TEXTS][PROMPT];
-    /* Emulated, long texts take long. */
+    /* With emulation, long texts take long. */
     const bool gpu = backend != NULL && backend == gpu_backend();
     const int64_t n_prompt = gpu ? 40 : PROMPT, whole = gpu ? 32 : 128;
     golden g;
@@ -375,7 +377,7 @@ static void compare_texts(int format, lt_dtype dtype, const lt_backend *backend)
         fill_prompt(prompt[i], n_prompt, 80, 5);
         prompt[i][n_prompt / 2] = i % 3 == 2 ? 7 : prompt[i][n_prompt / 2];
     }
-    const int n_passes = backend == NULL ? 5 : 4; /* The last has branches. */
+    const int n_passes = backend == NULL ? 5 : 4; /* The last pass has branches. */
     for (int pass = 0; pass < n_passes; pass += 1 + (gpu && pass > 0)) {
         const lt_draft_head *head = g.head;
         lt_engine_options o = options_of(pass > 0 ? &head : NULL, pass == 3 ? 0 : 3);
@@ -445,8 +447,8 @@ static void run_kinds(const golden *g, const lt_draft_head *const *head, answer 
     lt_engine_close(e);
 }
 
-/* On a device all draws are those without drafts, of all kinds of requests in one batch. A GPU
- * verifies drafts of a head as those of a model (test_draft_device.c). */
+/* On a device all samples are those without drafts, for all kinds of requests in one batch. A GPU
+ * verifies drafts of a head like those of a model (test_draft_device.c). */
 static void all_kinds_are_those_without_drafts(void **state) {
     static answer want[KINDS_SENT], got[KINDS_SENT];
     (void)state;
@@ -467,7 +469,8 @@ static void all_kinds_are_those_without_drafts(void **state) {
                 assert_equal(&got[i].choices[c], &want[i].choices[c], what);
             }
         }
-        /* Nine in a hundred; drawn with other random numbers than the text, two in a hundred. */
+        /* Nine in a hundred; sampled with other random numbers than the text, two in a
+         * hundred. */
         if (stats.drafted < 5000 || 100 * stats.accepted < 6 * stats.drafted) {
             fail_msg("%lld of %lld draft tokens accepted", (long long)stats.accepted,
                      (long long)stats.drafted);
@@ -476,8 +479,8 @@ static void all_kinds_are_those_without_drafts(void **state) {
     }
 }
 
-/* What the head knows is more than what the text repeats. */
-static void drawn_texts_accept_more_than_copies(void **state) {
+/* The head knows more than what the text repeats. */
+static void sampled_texts_accept_more_than_copies(void **state) {
     enum { N = 8 };
     static answer a[N];
     golden g;
@@ -519,7 +522,7 @@ static void drawn_texts_accept_more_than_copies(void **state) {
 
 enum { CELLS = 80 * 80, DRAWS = 12 * 1024, AT_ONCE = 4 };
 
-/* 0.9999 quantile of chi-square (Wilson and Hilferty). */
+/* The 0.9999 quantile of chi-square (Wilson and Hilferty). */
 static double most_chi_square(int degrees) {
     const double root = 1 - 2.0 / (9 * degrees) + 3.72 * sqrt(2.0 / (9 * degrees));
     return degrees * root * root * root;
@@ -536,8 +539,8 @@ static void softmax(const float *logits, int64_t n, double *p) {
     }
 }
 
-/* The first token is the model's draw, the second the draft's, or that of a branch, or one that
- * replaces them. */
+/* The first token is sampled by the model; the second is the draft's, or that of a branch, or one
+ * that replaces them. */
 static void texts_have_the_distribution(int64_t branches) {
     static answer answers[AT_ONCE];
     static double law[CELLS], first[80], second[80];
@@ -568,7 +571,7 @@ static void texts_have_the_distribution(int64_t branches) {
     lt_session_close(s);
     o = options_of(&head, 1);
     o.max_seq = 32;
-    o.max_running = 14; /* Their prompts fit the first call of the head. */
+    o.max_running = 14; /* Their prompts fit in the first call of the head. */
     o.max_waiting = 2048;
     o.draft_branches = branches;
     must(lt_engine_open(&e, g.model, &o), "engine");
@@ -608,7 +611,7 @@ static void texts_have_the_distribution(int64_t branches) {
     close_golden(&g);
 }
 
-static void texts_have_the_models_distribution(void **state) {
+static void texts_have_the_distribution_of_the_model(void **state) {
     (void)state;
     texts_have_the_distribution(1);
     texts_have_the_distribution(3);
@@ -616,14 +619,14 @@ static void texts_have_the_models_distribution(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_are_pytorchs),
-        cmocka_unit_test(a_greedy_text_accepts_what_pytorch_says),
+        cmocka_unit_test(logits_are_those_of_pytorch),
+        cmocka_unit_test(a_greedy_text_accepts_as_many_as_in_pytorch),
         cmocka_unit_test(texts_accept_together_what_they_accept_alone),
         cmocka_unit_test(short_drafts_run_all_layers),
         cmocka_unit_test(an_end_in_a_page_of_another_text_changes_nothing),
         cmocka_unit_test(texts_are_those_without_drafts),
         cmocka_unit_test(all_kinds_are_those_without_drafts),
-        cmocka_unit_test(drawn_texts_accept_more_than_copies),
-        cmocka_unit_test(texts_have_the_models_distribution)};
+        cmocka_unit_test(sampled_texts_accept_more_than_copies),
+        cmocka_unit_test(texts_have_the_distribution_of_the_model)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

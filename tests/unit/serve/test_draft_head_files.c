@@ -1,4 +1,4 @@
-/* Folders of draft heads that do not fit their model, or are not what they say, are refused, with a
+/* Folders of draft heads that do not match their model, or are invalid, are refused with a
  * message that names the fault. */
 #include "unit/serve/draft_heads.h"
 
@@ -12,16 +12,16 @@ static void write_text(const char *path, const char *text) {
     assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
 }
 
-/* A change of the golden head: a key of config.json, a tensor that is left out or renamed, a number
- * of a map, rows that are missing. */
+/* A change of the golden head: a key of config.json, a tensor that is left out or renamed, a
+ * number of a map, missing rows. */
 typedef struct {
-    const char *key, *value; /* JSON; value NULL: none */
+    const char *key, *value; /* JSON; value NULL: none. */
     const char *also, *also_value;
-    const char *drop, *renamed; /* renamed NULL: none */
-    const char *map;            /* d2t or t2d */
+    const char *drop, *renamed; /* renamed NULL: none. */
+    const char *map;            /* d2t or t2d. */
     int64_t at, number;
     const char *cut;  /* A tensor that loses its last row. */
-    const char *deep; /* A vector that has a second dimension of 1. */
+    const char *deep; /* A vector that gets a second dimension of 1. */
     lt_err err;
     const char *message;
 } fault;
@@ -30,7 +30,7 @@ enum { MOST_TENSORS = 80 };
 static lt_safetensor_out out[MOST_TENSORS];
 static lt_safetensor_memory memory[MOST_TENSORS];
 
-/* The tensors of a file join the first n. */
+/* Add the tensors of a file to the first n. */
 static size_t put_faulty(const lt_safetensors *file, const fault *f, size_t n) {
     static int64_t d2t[64];
     static char t2d[128];
@@ -134,7 +134,7 @@ static void own_layers_that_do_not_fit_are_refused(void **state) {
          .message = "architecture MiMoForCausalLM; a draft head is an EAGLE-3 head"},
         {.key = "use_sliding_window",
          .value = "true",
-         .err = LT_OK}, /* Windows begin behind max_window_layers, 3. */
+         .err = LT_OK}, /* Windows begin after max_window_layers, 3. */
         {.key = "use_sliding_window",
          .value = "true",
          .also = "max_window_layers",
@@ -272,7 +272,7 @@ static void heads_that_do_not_fit_are_refused(void **state) {
             fail_msg("'%s' is not '%s'", lt_error_message(), faults[i].message);
         }
     }
-    for (int at = 0; at < 80; at += 79) { /* One that t2d has and d2t has not, or the reverse. */
+    for (int at = 0; at < 80; at += 79) { /* One that t2d has and d2t lacks, or the reverse. */
         const lt_safetensor *t;
         lt_safetensors head;
         must(lt_safetensors_open(&head, GOLDEN "/head/model.safetensors"), "head");
@@ -282,7 +282,7 @@ static void heads_that_do_not_fit_are_refused(void **state) {
         assert_int_equal(lt_draft_head_open(&h, g.model, folder), LT_ERR_FORMAT);
         assert_non_null(strstr(lt_error_message(), "t2d and d2t disagree about token"));
     }
-    /* What may be: the layers said as what leaves those before, and no t2d. */
+    /* What is allowed: layers given as the output of those before, and no t2d. */
     write_faulty(EAGLE_3, &(fault){.key = "eagle_config",
                                    .value = "{\"eagle_aux_hidden_state_layer_ids\": [1, 3, 4]}",
                                    .drop = "t2d"});
@@ -322,7 +322,8 @@ static void what_cannot_be_is_refused(void **state) {
     close_golden(&g);
 }
 
-/* The layers whose inputs a head reads are 2, L / 2 and L - 3: three from L = 7 on. */
+/* The layers whose inputs a head reads are 2, L / 2 and L - 3: three different ones from L = 7
+ * on. */
 static void models_without_the_layers_are_refused(void **state) {
     static const struct {
         int64_t n_layers;
@@ -353,7 +354,7 @@ static void models_without_the_layers_are_refused(void **state) {
     close_golden(&g);
 }
 
-/* A page has the keys and values of each layer, and once the hidden states. */
+/* A page has the keys and values of each layer, and the hidden states once. */
 static void each_layer_has_its_keys(void **state) {
     enum { PAGE = 16, WIDTH = 32, KEPT = 2 * 8 }; /* Two heads of 8 dimensions. */
     (void)state;

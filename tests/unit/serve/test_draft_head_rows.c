@@ -13,7 +13,7 @@
 
 enum { SIZE = 4, ROWS = 32, PAGES = 4, TOKENS = 16 };
 
-/* Token i of a text is 100 + i; its positions 0 to 3 lie in page 0, those behind them in page 2. */
+/* Token i of a text is 100 + i; its positions 0 to 3 are in page 0, later ones in page 2. */
 typedef struct {
     lt_engine *e;
     lt_page pages[PAGES];
@@ -68,7 +68,8 @@ static void expect(const int32_t *got, const int32_t *want, int n, const char *w
     }
 }
 
-/* A head of one layer: each row but that of the last token counts as run, and is not run again. */
+/* A head with one layer: each row except that of the last token counts as run, and is not run
+ * again. */
 static void one_layer(void **state) {
     static const int32_t ids[] = {101, 102, 103, 104, 105}, places[] = {0, 1, 2, 3, 8},
                          again[] = {-1, -1, -1, -1, -1};
@@ -79,7 +80,7 @@ static void one_layer(void **state) {
     open_text(&t, 6, 0);
     lt_step_head_rows(b.e, &t.seq, 0, 5, 0, 5);
     expect(b.ids + 5, ids, 5, "token");
-    expect(b.hidden + 5, places, 5, "hidden state"); /* The served model's, in its pages. */
+    expect(b.hidden + 5, places, 5, "hidden state"); /* That of the served model, in its pages. */
     expect(b.slots + 5, places, 5, "place");
     assert_int_equal(b.pages[0].n_drafted, 4);
     assert_int_equal(b.pages[2].n_drafted, 1);
@@ -91,8 +92,8 @@ static void one_layer(void **state) {
     free(b.e);
 }
 
-/* Three layers, by the table of the header: rows a to c count as run, d and e read draft tokens in
- * later layers and do not, so the next first call begins with them. */
+/* Three layers, by the table in the header: rows a to c count as run, d and e read draft tokens
+ * in later layers and do not, so the next first call begins with them. */
 static void three_layers(void **state) {
     static const int32_t first[] = {0, 1, 2, 3, 8}, second[] = {102, 103, 104, 105, 106},
                          before[] = {-6, -7, -8, -9, -10}, next[] = {3, 8, 9};
@@ -105,14 +106,15 @@ static void three_layers(void **state) {
     expect(b.slots + 5, first, 5, "place");
     assert_int_equal(b.pages[0].n_drafted, 3);
     assert_int_equal(b.pages[2].n_drafted, 0);
-    /* Layer 1 reads a token further on, and the output of the same rows in the call before. */
+    /* Layer 1 reads the token one further on, and the output of the same rows in the previous
+     * call. */
     lt_step_head_rows(b.e, &t.seq, 1, 2, 0, 5);
     expect(b.ids + 2, second, 5, "token");
     expect(b.hidden + 2, before, 5, "hidden state");
     expect(b.slots + 2, first, 5, "place");
     lt_step_head_rows(b.e, &t.seq, 2, 0, 0, 5);
     expect(b.slots, first, 5, "place");
-    /* After the last layer: the last one again, on the row behind, from the row before it. */
+    /* After the last layer: the last one again, for the next row, from the row before it. */
     lt_step_head_rows(b.e, &t.seq, 3, 7, 5, 1);
     assert_int_equal(b.ids[7], 108);
     assert_int_equal(b.hidden[7], -1 - 4);
@@ -128,9 +130,9 @@ static void three_layers(void **state) {
     free(b.e);
 }
 
-/* Two texts of five tokens share page 0. The rows of the second one that count are those of the
- * first, and those that do not are the first one's in this call. A text that is longer has them
- * for good. */
+/* Two texts of five tokens share page 0. Rows of the second text that count are those of the
+ * first one, and those that do not are the first one's in this call. A longer text keeps its own
+ * permanently. */
 static void shared_pages(void **state) {
     static const int32_t first[] = {0, 1, 2, 3}, none[] = {-1, -1, -1, -1};
     bench b;
@@ -144,7 +146,7 @@ static void shared_pages(void **state) {
     expect(b.slots, first, 4, "place of the first");
     expect(b.slots + 4, none, 4, "place of the second");
     assert_int_equal(b.pages[0].n_drafted, 2);
-    /* In another call, what does not count is written by whoever comes first. */
+    /* In another call, what does not count is written by the first one that comes. */
     lt_step_head_rows(b.e, &other.seq, 0, 0, 2, 2);
     expect(b.slots, first + 2, 2, "place in another call");
     open_text(&longer, 9, 0);

@@ -1,8 +1,8 @@
 /* Lengths of drafts that the engine chooses, in simulated worlds, beside the best fixed length.
  *
  * The times are those of one NVIDIA H200 (bench/results/speculation.md). A step runs as many rows
- * as the next bucket has (model/infer/paged_forward.c), whose first uses are recorded. Texts are as
- * long as each other, and end: those for which the drafts are bad run alone at last. */
+ * as the next bucket has (model/infer/paged_forward.c), whose first uses are recorded. All texts
+ * have the same length, so those with bad drafts run alone in the end. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,9 +25,10 @@ enum {
     CLASSES = 512
 };
 
-/* Times in ms of a step of this many rows, with drafts and without, and of a call of the drafter.
- * Behind 64 rows products have other kernels. `wide`: a step with a draft that is not short takes
- * this many times as long. Each first use of a bucket takes `record` longer, RECORDED times. */
+/* Times in ms of a step with this many rows, with drafts and without, and of a call of the
+ * drafter. Above 64 rows products have other kernels. `wide`: a step with a draft that is not
+ * short takes this many times as long. Each of the first RECORDED uses of a bucket takes `record`
+ * longer. */
 typedef struct {
     double plain, plain_row, drafts, row, behind_64, wide, call, call_row, record;
 } machine;
@@ -43,10 +44,10 @@ static const machine with_head = {0.72, 0.013, 0.98, 0.0055, 0.28, 1, 0.147, 0.0
                      copies_64 = {0.72, 0.007, 0.92, 0.0055, 0.28, 1, 0, 0, 0},
                      tiny = {0.12, 0.0055, 0.2, 0.002, 0, 1, 0, 0, 0};
 
-/* A draft token is accepted with probability rate * decay^place; or where the circle has a 1 at its
- * position in the text; or, "map", where the drafter knows what follows the text's class, as it
- * does for that share of the classes (bench/successor_models.py). least: of the speed of the best
- * fixed length; of the speed without drafts. */
+/* A draft token is accepted with probability rate * decay^place; or, with a cycle, if it has a 1
+ * at the token's position in the text; or, "map", if the drafter knows what follows the text's
+ * class, as it does for that share of the classes (bench/successor_models.py). least: the lowest
+ * accepted speed, relative to the best fixed length and to no drafts. */
 typedef struct {
     const char *name;
     int n;
@@ -93,11 +94,11 @@ static const world worlds[] = {
     {"a tiny model, copies that are wrong", MANY, &tiny, 0, 1, NULL, 0.98},
 };
 
-/* What the engine knows of one text. */
+/* What the engine knows about one text. */
 typedef struct {
     lt_draft_acceptance own;
     double pace;
-    int64_t run, behind, position, left; /* left: tokens that it will have. */
+    int64_t run, behind, position, left; /* left: tokens that it will still have. */
 } text;
 
 typedef struct {
@@ -108,11 +109,12 @@ typedef struct {
     lt_draft_runs runs;
     lt_draft_account account;
     lt_rng rng;
-    int used[2][LT_DRAFT_ROWS + 1], used_call[4 * LT_DRAFT_ROWS]; /* Buckets, how often. */
-    int16_t after[CLASSES];                                       /* Of a map. */
+    /* How often each bucket was used. */
+    int used[2][LT_DRAFT_ROWS + 1], used_call[4 * LT_DRAFT_ROWS];
+    int16_t after[CLASSES]; /* Of a map. */
     bool knows[CLASSES];
     text text[STREAMS];
-    int64_t n;                     /* Texts that have not ended, first; */
+    int64_t n;                     /* Texts that have not ended come first; */
     lt_draft_text chosen[STREAMS]; /* their drafts. */
 } game;
 
@@ -150,7 +152,7 @@ static bool is_map(const world *w) {
     return w->circle != NULL && strcmp(w->circle, MAP) == 0;
 }
 
-/* at: the position of what is guessed. */
+/* at: the position of the guessed token. */
 static bool is_right(game *g, int64_t at, int64_t place) {
     const world *w = g->w;
     return is_map(w)           ? g->knows[at]
@@ -188,7 +190,7 @@ static int64_t verify(game *g, int64_t i, int64_t rows[LT_DRAFT_MOST]) {
     return right;
 }
 
-/* 1, 2, 3, 4, 6, 8, 12, 16, ...: the rows that a step with this many has when it is padded. */
+/* 1, 2, 3, 4, 6, 8, 12, 16, ...: the rows of a step with this many when it is padded. */
 static int64_t padded(int64_t rows) {
     int64_t power = 1;
     while (power * 2 <= rows) {
@@ -197,7 +199,7 @@ static int64_t padded(int64_t rows) {
     return rows == power ? rows : rows <= power + power / 2 ? power + power / 2 : 2 * power;
 }
 
-/* What the first uses of a bucket take longer. */
+/* The extra time of the first uses of a bucket. */
 static double recording(const game *g, int *used) {
     return g->m->record > 0 && *used < RECORDED ? ((*used)++, g->m->record) : 0;
 }
@@ -223,7 +225,7 @@ static double time_of(const machine *m, bool drafted, int64_t longest, int64_t n
                    : m->plain + m->plain_row * (rows - 1);
 }
 
-/* Texts that have ended leave. */
+/* Remove texts that have ended. */
 static void drop_ended(game *g) {
     int64_t n = 0;
     for (int64_t i = 0; i < g->n; i++) {
@@ -253,7 +255,7 @@ static double step(game *g, int fixed) {
     if (drafted) {
         first = recording(g, &g->used[longest >= SHORT_ROWS][padded(n_rows)]);
     }
-    for (int i = 0; i < 3; i++) { /* Of 0 rows: what is known gets older. */
+    for (int i = 0; i < 3; i++) { /* With 0 rows, so that what is known gets older. */
         lt_draft_times *t = i < 2 ? &g->drafted[i] : &g->plain;
         const bool own = i == (drafted ? longest >= SHORT_ROWS : 2);
         lt_draft_times_note(t, own && first == 0 ? n_rows : 0, took);
@@ -282,7 +284,7 @@ static void begin(game *g, const world *w, uint64_t seed) {
     }
 }
 
-/* New texts. What was learned of the old ones is forgotten. */
+/* Begin new texts, and forget what was learned about the old ones. */
 static void begin_turn(game *g) {
     lt_rng rng = {.seed = g->rng.seed + 100};
     g->n = g->w->n;
@@ -294,8 +296,8 @@ static void begin_turn(game *g) {
     }
 }
 
-/* Tokens a ms of texts of TOKENS tokens; those before them, in which the engine measures, do not
- * count. */
+/* Tokens per ms of texts of TOKENS tokens; those before them, during which the engine measures,
+ * do not count. */
 static double play(const world *w, int fixed) {
     double seconds = 0;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
@@ -328,8 +330,8 @@ static void the_chosen_length_is_nearly_the_best(void **state) {
     }
 }
 
-/* Drafts that pay on average do not pause after some bad ones: their gains are saved, but only up
- * to 16 steps; what is allowed is not. */
+/* Drafts that pay on average do not pause after some bad ones: gains are saved, but only up to 16
+ * steps; what is borrowed is not. */
 static void gains_are_saved(void **state) {
     lt_draft_account a;
     (void)state;
@@ -375,7 +377,7 @@ static void runs_correct_the_rates_of_places(void **state) {
     assert_true(lt_draft_text_accepts(&t, 0) > 0.9 && lt_draft_text_accepts(&t, 1) > 0.9);
     t.run = 3;
     assert_true(lt_draft_text_accepts(&t, 0) > 0.9 && lt_draft_text_accepts(&t, 1) < 0.1);
-    t.n = 1; /* Nobody sees the token behind an accepted draft: it is believed to be wrong. */
+    t.n = 1; /* The token after an accepted draft is never seen: it is assumed to be wrong. */
     assert_int_equal(lt_draft_run_after(&t, 1), 0);
     t.run = 0;
     assert_int_equal(lt_draft_run_after(&t, 1), 2);
@@ -385,8 +387,8 @@ static void runs_correct_the_rates_of_places(void **state) {
     assert_true(lt_draft_text_accepts(&t, 1) > 0.4);
 }
 
-/* A place that is not tried is forgotten, until it is tried again. */
-static void untried_places_come_back(void **state) {
+/* The rate of a place that is not tried is forgotten, until it is tried again. */
+static void untried_places_are_tried_again(void **state) {
     lt_draft_acceptance l;
     (void)state;
     memset(&l, 0, sizeof l);
@@ -397,13 +399,13 @@ static void untried_places_come_back(void **state) {
     for (int i = 0; i < 400; i++) {
         lt_draft_acceptance_note(&l, LT_DRAFT_KEPT, 1, 1);
     }
-    assert_true(lt_draft_acceptance_at(&l, NULL, 1) > 0.8); /* As the place before it. */
+    assert_true(lt_draft_acceptance_at(&l, NULL, 1) > 0.8); /* As for the place before it. */
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_chosen_length_is_nearly_the_best),
                                        cmocka_unit_test(gains_are_saved),
                                        cmocka_unit_test(runs_correct_the_rates_of_places),
-                                       cmocka_unit_test(untried_places_come_back)};
+                                       cmocka_unit_test(untried_places_are_tried_again)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,13 @@
-/* Drafts of a draft model: the rule that accepts them against plain draws and closed forms, for
- * every cut of the distribution; the joint distribution of texts of an engine against that of the
- * model, enumerated; predictions; what is refused. (That texts of a deterministic engine keep every
- * bit is in test_engine.c.) */
+/* Drafts of a draft model: the rule that accepts them against plain sampling and closed forms,
+ * for every cut of the distribution; the joint distribution of an engine's texts against that of
+ * the model, by enumeration; predictions; refusals. (test_engine.c tests that texts of a
+ * deterministic engine keep every bit.) */
 #define FLEET_CHOICES 128
 #include "unit/serve/fleet.h"
 
 #include "model/infer/sampler.h"
 
-/* 0.9999 quantile of chi-square (Wilson and Hilferty). */
+/* The 0.9999 quantile of chi-square (Wilson and Hilferty). */
 static double most_chi_square(int degrees) {
     const double root = 1 - 2.0 / (9 * degrees) + 3.72 * sqrt(2.0 / (9 * degrees));
     return degrees * root * root * root;
@@ -21,7 +21,7 @@ typedef struct {
     const char *name;
     lt_sampling how;
     bool masked;
-    int n_others; /* Proposals beside the first. */
+    int n_others; /* Proposals in addition to the first. */
 } rule_case;
 
 static void softmax(const float *logits, double temperature, int n, double *p) {
@@ -35,7 +35,8 @@ static void softmax(const float *logits, double temperature, int n, double *p) {
     }
 }
 
-/* Draws of the rule and plain draws, counted; returns the share of draft tokens accepted. */
+/* Count samples of the rule and plain samples; returns the share of draft tokens that was
+ * accepted. */
 static double count_draws(const rule_case *c, const float *p, const float *q, int64_t *ruled,
                           int64_t *plain) {
     static const int32_t text[] = {3, 4, 4, 5};
@@ -61,7 +62,7 @@ static double count_draws(const rule_case *c, const float *p, const float *q, in
         while (n <= c->n_others) {
             int32_t id;
             must(lt_sampler_propose_other(&s, q, &a, proposed, taken, n, &id), "another");
-            if (id < 0) { /* The cuts left no more. */
+            if (id < 0) { /* The cuts left no other. */
                 break;
             }
             assert_true(proposed[id] > 0);
@@ -148,8 +149,8 @@ static void the_rule_keeps_the_distribution(void **state) {
     }
 }
 
-/* Without a distribution the draft model draws what the request's own random numbers choose. */
-static void a_fixed_text_is_proposed_by_its_own_draws(void **state) {
+/* Without a distribution the draft model samples with the request's own random numbers. */
+static void drafts_without_a_distribution_use_the_requests_random_numbers(void **state) {
     static const float p[IDS] = {1, 2, 0, -1, 0.5f, 3, 2.5f, -2, 1, 0, 1.5f, 2};
     const lt_sampling how = lt_sampling_defaults();
     lt_sampler s = {0};
@@ -181,7 +182,8 @@ static lt_model *model_of_seed(uint64_t seed, int64_t vocab_size) {
     return m;
 }
 
-/* What the sampler leaves of a row: presence penalty, temperature, nucleus; by the papers. */
+/* What the sampler leaves of a row: presence penalty, temperature, nucleus, as defined in the
+ * papers. */
 static void law_of(const float *logits, const lt_sampling *how, const int32_t *output, int n,
                    double *p) {
     float x[V];
@@ -210,7 +212,7 @@ static void law_of(const float *logits, const lt_sampling *how, const int32_t *o
     }
 }
 
-/* The probability of every text of TOKENS tokens behind the prompt. */
+/* The probability of every text of TOKENS tokens after the prompt. */
 static void enumerate(const lt_model *m, const int32_t *prompt, int n_prompt,
                       const lt_sampling *how, double *law) {
     lt_session *s = NULL;
@@ -233,7 +235,7 @@ static void enumerate(const lt_model *m, const int32_t *prompt, int n_prompt,
     lt_session_close(s);
 }
 
-/* Texts by their cells; the share of draft tokens accepted. */
+/* Count texts by cell; returns the share of draft tokens that was accepted. */
 static double sample(const lt_model *m, const lt_model *draft, const lt_request *r, int branches,
                      int n, int64_t *counts) {
     static answer answers[AT_ONCE];
@@ -270,7 +272,7 @@ static double sample(const lt_model *m, const lt_model *draft, const lt_request 
     return (double)stats.accepted / (double)stats.drafted;
 }
 
-static void texts_have_the_models_distribution(void **state) {
+static void texts_have_the_distribution_of_the_model(void **state) {
     static const int32_t prompt[] = {1, 5, 3, 8, 2};
     lt_model *m = model_of_seed(7, V), *draft = model_of_seed(8, V);
     (void)state;
@@ -312,8 +314,8 @@ static void texts_have_the_models_distribution(void **state) {
 }
 
 /* A draft model with the same weights is always right, whatever its distribution is used for; it
- * may have fewer ids; texts that asked for it have no drafts, or keep the text of their seed. */
-static void requests_say_what_they_want(void **state) {
+ * may have fewer ids; texts that requested it have no drafts, or keep the text of their seed. */
+static void requests_choose_their_drafts(void **state) {
     static answer drafted, none, fixed, plain, again;
     const int32_t prompt[] = {1, 5, 3, 8, 2};
     lt_model *m = model_of_seed(7, 64), *small = model_of_seed(9, 40);
@@ -362,8 +364,8 @@ static void requests_say_what_they_want(void **state) {
     lt_model_close(small);
 }
 
-/* The draft model reads long prompts in pieces of at most LT_DRAFT_ROWS, and again what it needs of
- * one that others left in the prefix cache. */
+/* The draft model reads long prompts in pieces of at most LT_DRAFT_ROWS, and reads again what it
+ * needs of one that other requests left in the prefix cache. */
 static void long_prompts_are_read_in_pieces(void **state) {
     enum { N = 3, PROMPT = 300 };
     static answer plain[N], drafted[N];
@@ -406,7 +408,8 @@ static void long_prompts_are_read_in_pieces(void **state) {
     lt_model_close(m);
 }
 
-/* An answer that says what was predicted has it as a draft; another one is not changed by it. */
+/* An answer that agrees with its prediction has it as a draft; another one is not changed by
+ * it. */
 static void predictions_are_drafts(void **state) {
     static answer plain, told, wrong;
     const int32_t prompt[] = {1, 5, 3, 8, 2};
@@ -480,12 +483,13 @@ static void what_cannot_be_is_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_rule_keeps_the_distribution),
-                                       cmocka_unit_test(a_fixed_text_is_proposed_by_its_own_draws),
-                                       cmocka_unit_test(texts_have_the_models_distribution),
-                                       cmocka_unit_test(requests_say_what_they_want),
-                                       cmocka_unit_test(long_prompts_are_read_in_pieces),
-                                       cmocka_unit_test(predictions_are_drafts),
-                                       cmocka_unit_test(what_cannot_be_is_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_rule_keeps_the_distribution),
+        cmocka_unit_test(drafts_without_a_distribution_use_the_requests_random_numbers),
+        cmocka_unit_test(texts_have_the_distribution_of_the_model),
+        cmocka_unit_test(requests_choose_their_drafts),
+        cmocka_unit_test(long_prompts_are_read_in_pieces),
+        cmocka_unit_test(predictions_are_drafts),
+        cmocka_unit_test(what_cannot_be_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* The engine against one session at a time: all families, greedily; then against itself, bit for
- * bit in deterministic mode: alone and among 64, from the prefix cache and fresh, forked and
+ * bit in deterministic mode: alone and among 64, from the prefix cache and without it, forked and
  * separate, preempted and not. */
 #include "unit/serve/fleet.h"
 
@@ -18,7 +18,7 @@ static const char *const families[] = {
     "model/olmo2",   "model/smollm3",     "model/granite",        "model/qwen3_moe",
     "model/phi4",    "model/gpt_oss",     "model/qwen3_moe_dense"};
 
-static void families_say_what_a_session_says(void **state) {
+static void families_agree_with_a_session(void **state) {
     (void)state;
     for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {
         lt_model *m = NULL;
@@ -30,8 +30,8 @@ static void families_say_what_a_session_says(void **state) {
     }
 }
 
-/* A prompt that goes on with what a short text said is a long one: it must not take that text's
- * pages, in which keys are rotated otherwise. */
+/* A prompt that continues a short text may be a long text itself: it must not use the pages of
+ * the short one, in which keys are rotated differently. */
 static void long_prompts_take_no_pages_of_short_texts(void **state) {
     enum { SHORT = 12, LONG = 20, END = 30 };
     static const char *const cases[] = {"longrope", "phi3"};
@@ -66,14 +66,14 @@ static void long_prompts_take_no_pages_of_short_texts(void **state) {
         }
         lt_engine_get_stats(e, &stats);
         assert_int_equal(stats.cached_tokens,
-                         c == 0 ? 16 : 32); /* A phi3 ran the first again, as long. */
+                         c == 0 ? 16 : 32); /* phi3 ran the first one again, as a long text. */
         lt_engine_close(e);
         lt_model_close(m);
     }
 }
 
-/* stories260K among others that say something else: to the byte of llama2.c's own test. */
-static void stories_to_the_byte(void **state) {
+/* stories260K among other requests: equal to llama2.c's own test, to the byte. */
+static void stories_equal_to_the_byte(void **state) {
     enum { OTHERS = 20, LEN = 200 };
     static const char folder[] = "tests/golden/stories260k/";
     static answer answers[OTHERS + 1];
@@ -126,10 +126,9 @@ static void stories_to_the_byte(void **state) {
     lt_model_close(m);
 }
 
-/* Every choice of every seed speaks the grammar's language, which has room for the thinking where
- * there is some, and for the tokens that a budget forces; a request without a grammar beside it is
- * free. */
-static void grammars_rule(void **state) {
+/* Every choice of every seed follows the grammar, which leaves room for thinking if there is any,
+ * and for the tokens that a budget forces; a request without a grammar is not affected. */
+static void grammars_are_followed(void **state) {
     enum { N = 12 };
     static const char folder[] = "tests/golden/stories260k/";
     static const char *const rules[] = {"(Tom|Lily)( and (Tom|Lily))* (ran|sat)[.!]",
@@ -236,7 +235,8 @@ static void run_together(const lt_model *m, const continuation *want, lt_engine_
     static answer answers[2 * MANY];
     lt_engine *e = NULL;
     must(lt_engine_open(&e, m, &o), "engine");
-    for (int64_t i = 0; i < 2 * MANY; i++) { /* Each twice: the second finds the first's pages. */
+    /* Each twice: the second finds the pages of the first. */
+    for (int64_t i = 0; i < 2 * MANY; i++) {
         int32_t prompt[64];
         const lt_request r = some_request(i % MANY, prompt, m);
         send(e, &r, &answers[i]);
@@ -259,7 +259,7 @@ static lt_engine_options deterministic(void) {
     return o;
 }
 
-static void company_changes_nothing(void **state) {
+static void other_requests_change_nothing(void **state) {
     const lt_dtype dtypes[] = {LT_F32, LT_BF16};
     static continuation want[MANY];
     (void)state;
@@ -319,15 +319,18 @@ static void speculation_changes_nothing(void **state) {
     (void)state;
     run_repeating(m, o, want, &stats);
     assert_int_equal(stats.drafted, 0);
-    for (int i = 0; i < 30; i++) { /* Of 5, the last: more rows than logits are read at a time. */
+    /* The last of each 5 reads more rows than logits are read at a time. */
+    for (int i = 0; i < 30; i++) {
         const int kind = i % 5;
         const int kind_of = i / 5 % 3;
         const bool branches = i >= 15;
-        const lt_model *draft = kind_of < 2 ? m : other; /* Itself, or one that knows nothing. */
+        /* The model itself, or one that knows nothing. */
+        const lt_model *draft = kind_of < 2 ? m : other;
         o.speculate = kind_of == 0 ? LT_SPECULATE_NGRAM : LT_SPECULATE_MODEL;
         o.draft = kind_of == 0 ? NULL : &draft;
         o.draft_branches = !branches ? 1 : kind == 2 ? 0 : kind == 1 ? 2 : 4;
-        o.draft_tokens = kind == 2 ? 0 : kind == 4 ? 8 : 2 + kind; /* 0: as the times say. */
+        /* 0: as the measured times suggest. */
+        o.draft_tokens = kind == 2 ? 0 : kind == 4 ? 8 : 2 + kind;
         o.max_running = kind == 0 ? 1 : kind == 1 ? 3 : 40;
         o.step_tokens = kind == 1 ? 9 : kind == 4 ? 512 : 128;
         o.cache_bytes = kind == 3 ? (kind_of == 0 ? 1 : 2) * 2 * 2 * 2 * 16 * 4 * 16 * 14 : 0;
@@ -350,10 +353,10 @@ static void speculation_changes_nothing(void **state) {
 
 /* Keys and values of 8 and 4 bits: alone and together, in pieces and preempted, forked, with
  * drafts. */
-static void small_caches_keep_what_they_are_given(void **state) {
+static void coded_caches_change_no_bit(void **state) {
     static const struct {
         lt_dtype keys, values;
-        int64_t page_bytes; /* 16 tokens of 2 layers of 2 heads of 32 dimensions. */
+        int64_t page_bytes; /* 16 tokens of 2 layers with 2 heads of 32 dimensions. */
     } caches[] = {{LT_F8_E4M3, LT_DTYPE_COUNT, 64 * (32 + 32)},
                   {LT_Q8_0, LT_Q4_0, 64 * (34 + 18)},
                   {LT_F32, LT_Q8_0, 64 * (128 + 34)},
@@ -402,7 +405,7 @@ static void caches_that_do_not_fit_are_refused(void **state) {
 }
 
 /* Windows, experts, learned positions. */
-static void company_changes_nothing_in_any_family(void **state) {
+static void other_requests_change_nothing_in_any_family(void **state) {
     static continuation want[MANY];
     (void)state;
     for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {
@@ -462,7 +465,7 @@ static void choices_are_separate_requests(void **state) {
                                    20 * sizeof(int32_t)) != 0);
             }
         }
-        r.n_choices = 1; /* The first choice is what a single request says. */
+        r.n_choices = 1; /* The first choice is what a single request gives. */
         send(e, &r, &again);
         receive_all(e, 1, 0);
         assert_equal(&together.choices[0], &again.choices[0], "choice 0 and a single request");
@@ -471,10 +474,10 @@ static void choices_are_separate_requests(void **state) {
     lt_model_close(m);
 }
 
-/* A text that was stopped after any number of tokens and goes on has the tokens of one that was
- * not: the draw, penalties, bad sequences, thinking and its budget, min_tokens and max_tokens go on
- * where they were. */
-static void what_goes_on_says_the_same(void **state) {
+/* A text that was stopped after any number of tokens and is continued has the tokens of one that
+ * was not: sampling, penalties, bad sequences, thinking and its budget, min_tokens and max_tokens
+ * continue where they were. */
+static void continued_texts_are_the_same(void **state) {
     enum { N = 20, LEN = 30, CHOICES = 3 };
     lt_model *m = random_model(V, SEQ, LT_F32);
     lt_engine *e = NULL;
@@ -496,7 +499,7 @@ static void what_goes_on_says_the_same(void **state) {
     r.sampling.frequency = 0.4;
     r.sampling.presence = 0.3;
     r.sampling.seed = 11;
-    send(e, &r, &whole); /* What it says without a ban shows what to ban. */
+    send(e, &r, &whole); /* Its text without a ban shows what to ban. */
     receive_all(e, 1, 0);
     memcpy(bad, whole.choices[0].ids + 3, sizeof bad);
     r.bad = bad;
@@ -533,7 +536,7 @@ static void what_goes_on_says_the_same(void **state) {
 
 /* ---- what requests may ask for ---- */
 
-static void prompts_are_judged(void **state) {
+static void log_probabilities_of_prompts(void **state) {
     enum { N = 45 };
     lt_model *m = random_model(V, SEQ, LT_F32);
     lt_engine *e = NULL;
@@ -552,7 +555,8 @@ static void prompts_are_judged(void **state) {
     r.n_prompt = N;
     r.prompt_logprobs = 3;
     r.max_tokens = 4;
-    for (int again = 0; again < 2; again++) { /* The cache must not hide the prompt's rows. */
+    /* The cache must not hide the rows of the prompt. */
+    for (int again = 0; again < 2; again++) {
         send(e, &r, &a);
         receive_all(e, 1, 0);
         assert_int_equal(a.n_prompt_told, N);
@@ -663,8 +667,8 @@ static void endings(void **state) {
     lt_model_close(m);
 }
 
-/* A model's list, and one given to the engine: each id ends a text, none before min_tokens, none
- * with ignore_eos unless it is asked for. */
+/* The model's list of ends, and one given to the engine: each id ends a text, none before
+ * min_tokens, none with ignore_eos unless it is requested. */
 static void every_end_counts(void **state) {
     lt_model *m = random_model(V, SEQ, LT_F32);
     lt_engine_options o = lt_engine_defaults();
@@ -692,12 +696,12 @@ static void every_end_counts(void **state) {
             assert_true(lt_ends_add(ends, free_run.choices[0].ids[i]));
         }
         must(lt_engine_open(&e, m, &o), "engine");
-        send(e, &r, &a); /* ignored: the same */
+        send(e, &r, &a); /* Ignored: the same text. */
         receive_all(e, 1, 0);
         assert_memory_equal(a.choices[0].ids, free_run.choices[0].ids, 20 * sizeof(int32_t));
         r.stop_ids = &ends->ids[ends->n - 1];
         r.n_stop_ids = 1;
-        send(e, &r, &a); /* asked for by name, though the others are ignored */
+        send(e, &r, &a); /* Requested by name, although the others are ignored. */
         receive_all(e, 1, 0);
         assert_int_equal(a.choices[0].finish, LT_FINISH_STOP_ID);
         r.ignore_eos = false;
@@ -762,21 +766,21 @@ static void impossible_requests_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(families_say_what_a_session_says),
+        cmocka_unit_test(families_agree_with_a_session),
         cmocka_unit_test(long_prompts_take_no_pages_of_short_texts),
-        cmocka_unit_test(stories_to_the_byte),
-        cmocka_unit_test(grammars_rule),
-        cmocka_unit_test(company_changes_nothing),
+        cmocka_unit_test(stories_equal_to_the_byte),
+        cmocka_unit_test(grammars_are_followed),
+        cmocka_unit_test(other_requests_change_nothing),
         cmocka_unit_test(speculation_changes_nothing),
-        cmocka_unit_test(small_caches_keep_what_they_are_given),
+        cmocka_unit_test(coded_caches_change_no_bit),
         cmocka_unit_test(caches_that_do_not_fit_are_refused),
-        cmocka_unit_test(company_changes_nothing_in_any_family),
-#if !defined(__SANITIZE_THREAD__) /* OpenMP's runtime is not built for it. */
+        cmocka_unit_test(other_requests_change_nothing_in_any_family),
+#if !defined(__SANITIZE_THREAD__) /* OpenMP's runtime is not built for ThreadSanitizer. */
         cmocka_unit_test(threads_change_nothing),
 #endif
         cmocka_unit_test(choices_are_separate_requests),
-        cmocka_unit_test(what_goes_on_says_the_same),
-        cmocka_unit_test(prompts_are_judged),
+        cmocka_unit_test(continued_texts_are_the_same),
+        cmocka_unit_test(log_probabilities_of_prompts),
         cmocka_unit_test(embeddings_have_length_one),
         cmocka_unit_test(thinking_ends_on_time),
         cmocka_unit_test(endings),

@@ -1,6 +1,6 @@
 /* The engine under load: a thousand streams at once, a third of them cancelled at random moments:
- * the others give the same output as alone, every page and every byte is freed, and once warm the
- * engine's threads allocate nothing. */
+ * the others give the same output as alone, every page and every byte is freed, and after a
+ * warm-up the engine's threads allocate nothing. */
 #include "unit/serve/fleet.h"
 
 #include <malloc.h>
@@ -12,7 +12,7 @@
 
 enum { V = 300, SEQ = 96, STREAMS = 1000, KINDS = 24 };
 
-/* ---- allocations of all threads but the test's own ---- */
+/* ---- Allocations of all threads except the test's own ---- */
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COUNTS_ALLOCATIONS true
@@ -72,11 +72,11 @@ static lt_engine_options options(void) {
     o.max_seq = SEQ;
     o.step_tokens = 192;
     o.deterministic = true;
-    o.cache_bytes = 100 * 8192; /* 100 pages for 128 sequences of up to 6. */
+    o.cache_bytes = 100 * 8192; /* 100 pages for 128 sequences of up to 6 pages. */
     return o;
 }
 
-/* All streams; a third is cancelled while events come. */
+/* Send all streams; a third is cancelled while events arrive. */
 static void storm(lt_engine *e, answer *answers, const answer *alone, uint64_t seed) {
     static bool cancelled[STREAMS];
     lt_rng rng = {.seed = seed};
@@ -128,14 +128,14 @@ static void a_thousand_streams(void **state) {
         send(e, &r, &alone[i]);
         receive_all(e, 1, 0);
     }
-    storm(e, answers, alone, 1); /* The kernels' scratch grows to its size. */
+    storm(e, answers, alone, 1); /* The kernels' scratch memory grows to its final size. */
     (void)lt_engine_poll(e, &event, 1);
     before = n_allocations;
     bytes = mallinfo2().uordblks;
     for (uint64_t seed = 2; seed < 5; seed++) {
         storm(e, answers, alone, seed);
     }
-    (void)lt_engine_poll(e, &event, 1); /* Frees who was told last. */
+    (void)lt_engine_poll(e, &event, 1); /* Frees the request that was reported last. */
     assert_int_equal(n_allocations, before);
     if (COUNTS_ALLOCATIONS) {
         assert_int_equal(mallinfo2().uordblks, bytes);
@@ -196,7 +196,7 @@ static void cancelling_is_prompt_and_harmless(void **state) {
     while (a.n_tokens < 9) {
         (void)receive(e, 0);
     }
-    lt_engine_cancel_choice(e, a.id, 0); /* The others go on. */
+    lt_engine_cancel_choice(e, a.id, 0); /* The others continue. */
     while (a.choices[0].finish == LT_FINISH_NONE) {
         (void)receive(e, 0);
     }
@@ -206,7 +206,7 @@ static void cancelling_is_prompt_and_harmless(void **state) {
     lt_engine_cancel(e, a.id + 12345);
     lt_engine_cancel_choice(e, a.id, 77);
     receive_all(e, 1, 0);
-    lt_engine_cancel(e, a.id); /* Done: nothing. */
+    lt_engine_cancel(e, a.id); /* It is done, so this has no effect. */
     assert_true(a.n_tokens < 500);
     send(e, &r, &b);
     lt_engine_cancel(e, b.id); /* Perhaps before its first step. */
@@ -221,7 +221,7 @@ static void cancelling_is_prompt_and_harmless(void **state) {
     lt_model_close(m);
 }
 
-/* Of two answers, cancelled by the engine's thread: the one, then a choice of the other. */
+/* Two requests that the engine's thread cancels: first one, then a choice of the other. */
 typedef struct {
     uint64_t one, other;
 } two_answers;
@@ -237,8 +237,9 @@ static void cancel_another_choice(lt_engine *e, void *arg) {
     lt_engine_cancel_choice(e, ids->other, 1);
 }
 
-/* A step takes in the list of cancellations, then answers questions, then ends what is in the list.
- * A question that cancels another choice of a job in this list must not lose the job behind it. */
+/* A step takes over the list of cancellations, then answers questions, then ends the requests in
+ * the list. A question that cancels another choice of a job in this list must not lose the job
+ * after it. */
 static void a_later_cancellation_loses_none(void **state) {
     static answer one, other;
     two_answers ids;
@@ -258,8 +259,8 @@ static void a_later_cancellation_loses_none(void **state) {
         (void)receive(e, 0);
     }
     ids = (two_answers){.one = one.id, .other = other.id};
-    lt_engine_ask(e, cancel_both, &ids);           /* The step after this one takes them in. */
-    lt_engine_ask(e, cancel_another_choice, &ids); /* It comes while that one runs. */
+    lt_engine_ask(e, cancel_both, &ids);           /* The step after this one takes them over. */
+    lt_engine_ask(e, cancel_another_choice, &ids); /* It comes while that step runs. */
     receive_all(e, 2, 0);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(one.choices[i].finish, LT_FINISH_CANCELLED);

@@ -1,5 +1,5 @@
-/* Families served on a GPU, where there is one: the greedy output of the engine there equals that
- * of a session on the CPU. With LATEEN_TEST_ALL=1, every family whose layers differ from the
+/* Families served on a GPU, skipped without one: the greedy output of the engine there equals
+ * that of a session on the CPU. With LATEEN_TEST_ALL=1, every family whose layers differ from the
  * others; otherwise those that differ most. */
 #include "unit/serve/fleet.h"
 

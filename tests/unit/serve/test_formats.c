@@ -1,6 +1,6 @@
-/* What the formats of the API say of an answer that is known beforehand (formats.h): completions,
- * chats, and llama-server's. What is expected is written by hand from the published descriptions of
- * the APIs (OpenAI's, vLLM's, llama-server's). */
+/* What the formats of the API make of an answer that is known beforehand (formats.h):
+ * completions, chats, and those of llama-server. Expected values are written by hand from the
+ * published descriptions of the APIs (OpenAI's, vLLM's, llama-server's). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -89,7 +89,7 @@ static void completions(void **state) {
              "[null, {'#': 1, '66': {'rank': null}}]}]}",
              "'prompt': 'ab', 'max_tokens': 1, 'echo': true, 'logprobs': 3, 'prompt_logprobs': 0, "
              "" A),
-        /* The end of the prompt; only one id; not A after A; the end not before two tokens. */
+        /* The end of the prompt; only one id; no A after A; no end before two tokens. */
         SAYS(P, "{'choices': [{'text': 'cdA'}], 'usage': {'prompt_tokens': 2}}",
              "'prompt': 'abcd', 'truncate_prompt_tokens': 2, 'echo': true, 'max_tokens': 1, " A),
         SAYS(P, "{'usage': {'prompt_tokens': 510, 'completion_tokens': 2}}",
@@ -167,7 +167,8 @@ static void completions(void **state) {
         SAYS(P, "{'choices': [{'text': '{}'}]}",
              "'prompt': 'ab', 'max_tokens': 9, 'response_format': {'type': 'json_object'}, "
              "'logit_bias': {'91': 60, '93': 100}"),
-        /* Where all tokens are nearly as likely, each of these leaves the likeliest. */
+        /* If all tokens are about equally likely, each of these options leaves the most likely
+         * one. */
         SAYS(P, "{'choices': [{'text': 'AAAAAAAA'}]}",
              "'prompt': 'ab', 'max_tokens': 8, 'temperature': 100, 'top_k': 1, " A),
         SAYS(P, "{'choices': [{'text': 'AAAAAAAA'}]}",
@@ -217,7 +218,7 @@ static void chat(void **state) {
              "'total_tokens': 11, 'prompt_tokens_details': {'cached_tokens': 0}, "
              "'completion_tokens_details': {'reasoning_tokens': 0}}}",
              HI ", 'max_tokens': 2, " A),
-        /* The newer name of the bound wins. */
+        /* The newer name of the limit takes precedence. */
         SAYS(P, "{'choices': [{'message': {'content': 'A'}}]}",
              HI ", 'max_tokens': 3, 'max_completion_tokens': 1, " A),
         SAYS(P, "{'choices': [{'message': {'content': 'AB'}, 'finish_reason': 'stop'}]}",
@@ -264,7 +265,7 @@ static void chat(void **state) {
              "[{'delta': {'content': '-'}, 'finish_reason': 'length'}], 'usage': null}, "
              "{'choices': [], 'usage': {'prompt_tokens': 9, 'completion_tokens': 1}}, '[DONE]']",
              HI ", 'max_tokens': 1, 'stream': true, 'stream_options': {'include_usage': true}, " A),
-        /* What stands at the end is kept, what the template leaves out is not asked of it. */
+        /* What is at the end is kept; what the template leaves out is not required of it. */
         SAYS(P, "{'usage': {'prompt_tokens': 21}}",
              "'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': "
              "'x '}], 'continue_final_message': true, 'add_generation_prompt': false, "
@@ -280,7 +281,7 @@ static void chat(void **state) {
         SAYS(P, "{'usage': {'prompt_tokens': 9}}",
              "'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'H'}, {'type': "
              "'text', 'text': 'i'}]}], 'max_tokens': 1"),
-        /* A template that knows no developer reads a system: [system]S[user]Hi> */
+        /* A template that does not know "developer" gets "system": [system]S[user]Hi> */
         SAYS(P, "{'usage': {'prompt_tokens': 18}}",
              "'messages': [{'role': 'developer', 'content': 'S'}, {'role': 'user', 'content': "
              "'Hi'}], 'max_tokens': 1"),
@@ -362,7 +363,7 @@ static void chat(void **state) {
 #undef P
 }
 
-/* llama-server's. */
+/* The format of llama-server. */
 static void native(void **state) {
 #define P "/completion"
     static const row rows[] = {
@@ -402,7 +403,7 @@ static void native(void **state) {
              "[{'completion_probabilities': [{'id': 33}]}, {'completion_probabilities': '-', "
              "'stop': true}]",
              "'prompt': 'ab', 'n_predict': 1, 'n_probs': 1, 'stream': true, " A),
-        /* Ids and texts mixed are one prompt, a list of texts several. */
+        /* A mixture of ids and texts is one prompt, a list of texts several. */
         SAYS(P, "{'prompt': 'aBc', 'tokens_evaluated': 3}",
              "'prompt': ['a', 34, 'c'], 'n_predict': 1"),
         SAYS(P, "[{'index': 0, 'prompt': 'a'}, {'index': 1, 'prompt': 'bc'}]",
@@ -452,9 +453,9 @@ static void native(void **state) {
 #undef P
 }
 
-/* Whether <s> begins a text: each API has its own default for /tokenize; ids are taken as they are.
- * A conversation whose template does not write it gets it. Special tokens are read and written
- * where they are asked for. */
+/* Whether <s> begins a text: each API has its own default for /tokenize; ids are used unchanged.
+ * A conversation whose template does not write it gets it. Special tokens are read and written if
+ * requested. */
 static void beginnings(void **state) {
     static const row rows[] = {
         SAYS("/v1/completions",
@@ -497,7 +498,7 @@ static void beginnings(void **state) {
         SAYS("/detokenize", "{'content': '<s>a'}", "'tokens': [96, 65]"),
     };
     (void)state;
-    served_end(&s); /* Signals have one event loop. */
+    served_end(&s); /* Signals can only have one event loop. */
     served_start(&s, path, true);
     CHECK(rows);
     served_check(&s, "GET", "/tokenizer_info", "", 200,
@@ -508,7 +509,7 @@ static void beginnings(void **state) {
     served_start(&s, path, false);
 }
 
-/* Of eight drawn texts, the four whose tokens are likeliest on average, in that order. */
+/* Of eight sampled texts, the four whose tokens are most likely on average, in that order. */
 static void the_best_of_several(void **state) {
     static char answer[SERVED_REPLY_BYTES];
     double before = 0;

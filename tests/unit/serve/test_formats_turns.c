@@ -1,5 +1,5 @@
-/* What the formats of the API say of an answer that is known beforehand (formats.h): responses,
- * Anthropic's messages and Ollama's; what is kept for later turns; streams. What is expected is
+/* What the formats of the API make of an answer that is known beforehand (formats.h): responses,
+ * Anthropic's messages and Ollama's; what is kept for later turns; streams. Expected values are
  * written by hand from the published descriptions of the APIs. */
 #include <math.h>
 #include <setjmp.h>
@@ -252,7 +252,7 @@ static void messages(void **state) {
         SAYS(COUNT, "{'input_tokens': 20}",
              "'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': "
              "'x'}]" OFF),
-        /* Nothing stands before the stop sequence. */
+        /* Nothing precedes the stop sequence. */
         SAYS(
             P,
             "[{'type': 'message_start'}, {'type': 'message_delta', 'delta': {'stop_reason': "
@@ -263,7 +263,7 @@ static void messages(void **state) {
         SAYS(COUNT, "{'input_tokens': 8}",
              "'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'y'}]}]"),
         SAYS(COUNT, "{'input_tokens': 9, 'context_management': '-'}", HI),
-        /* Another's signature: that thinking is left out. */
+        /* The signature of another server: that thinking is left out. */
         SAYS(COUNT, "{'input_tokens': 28}",
              "'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': "
              "[{'type': 'thinking', 'thinking': 'T', 'signature': 'abc'}, {'type': "
@@ -285,13 +285,15 @@ static void messages(void **state) {
              "'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': "
              "[{'type': 'tool_use', 'id': 'c', 'name': 'f', 'input': {}}]}, {'role': 'user', "
              "'content': [{'type': 'tool_result', 'tool_use_id': 'c', 'content': 'ok'}]}]"),
-        /* The same with "Error: " before the result; a text that says so is left as it is. */
+        /* The same with "Error: " before the result; a text that already begins like this is left
+         * unchanged. */
         SAYS(COUNT, "{'input_tokens': 37}", FAILED("'ok', 'is_error': true")),
         SAYS(COUNT, "{'input_tokens': 30}", FAILED("'ok', 'is_error': false")),
         SAYS(COUNT, "{'input_tokens': 36}", FAILED("'error: x', 'is_error': true")),
         REFUSES(COUNT, "{'error': {'message': '~is_error must be true or false'}}",
                 FAILED("'ok', 'is_error': 'yes'")),
-        /* [user]Hi[assistant](T)x[user]y>; of two turns with thinking, one keeps it: 3 less. */
+        /* [user]Hi[assistant](T)x[user]y>; of two turns with thinking, only one keeps it: 3
+         * less. */
         SAYS(COUNT, "{'input_tokens': 31}",
              "'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': "
              "[{'type': 'thinking', 'thinking': 'T', 'signature': ''}, {'type': 'text', 'text': "
@@ -349,7 +351,7 @@ static void messages(void **state) {
 #undef P
 }
 
-/* Ollama's. */
+/* The format of Ollama. */
 static void ollama(void **state) {
 #define C     "/api/chat"
 #define G     "/api/generate"
@@ -378,7 +380,7 @@ static void ollama(void **state) {
                            "'content': 'Hi'}, {'role': 'assistant', 'tool_calls': [{'function': "
                            "{'name': 'f', 'arguments': {}}}]}, {'role': 'tool', 'content': 'ok'}, "
                            "{'role': 'user', 'content': ''}]"),
-        /* A form that spells a call, which is read as one. */
+        /* An output format that allows the spelling of a call, which is read as a call. */
         SAYS(C,
              "{'message': {'content': '', 'tool_calls': [{'id': '~call_', 'function': {'index': "
              "0, 'name': 'f', 'arguments': {'x': 1}}}]}, 'done_reason': 'stop'}",
@@ -465,7 +467,7 @@ static char *member(const char *ask, const char *body, const char *name) {
     return copy;
 }
 
-/* Items by reference: of what is kept, and of the same input. */
+/* Items by reference: stored ones, and ones of the same input. */
 static void references(void **state) {
     static char answer[SERVED_REPLY_BYTES];
     char body[512], where[128];
@@ -487,7 +489,7 @@ static void references(void **state) {
              "'y'}]}",
              json_string_value(json_object_get(item, "id")));
     served_check(&s, "POST", "/v1/responses/input_tokens", body, 200, "{'input_tokens': 21}");
-    /* Its own comes before one that is kept: [user]z[user]z> */
+    /* An item of the input takes precedence over a stored one: [user]z[user]z> */
     snprintf(body, sizeof body,
              "{'input': [{'type': 'message', 'id': '%s', 'role': 'user', 'content': 'z'}, {'type': "
              "'item_reference', 'id': '%s'}]}",
@@ -498,7 +500,7 @@ static void references(void **state) {
     free(id);
 }
 
-/* What is kept, and what a later turn reads of it: [user]Hi[assistant]AB[user]y> has 29
+/* What is stored, and what a later turn reads of it: [user]Hi[assistant]AB[user]y> has 29
  * characters. */
 static void turns(void **state) {
     char body[512], where[128];
@@ -526,8 +528,8 @@ static void turns(void **state) {
                  "{'error': {'code': 'previous_response_not_found'}}");
     free(id);
 
-    /* A thread keeps its system and its tools: #f[system]S[user]Hi and so on; the answer is one
-     * character. */
+    /* A thread keeps its system prompt and its tools: #f[system]S[user]Hi and so on; the answer
+     * is one character. */
     id = member("/v1/messages",
                 "{" HI ONCE OFF ", 'system': 'S', " TOOL ", 'tool_choice': {'type': 'none'}, "
                 "'thread': {'type': 'create'}}",
@@ -620,8 +622,8 @@ static void keep_nothing_and_shift(lt_server_options *o) {
     o->context_shift = true;
 }
 
-/* A server that keeps nothing says so where it is asked to; one whose context shifts goes on, and
- * says that something was left out. */
+/* A server that stores nothing says so if it is asked to; one whose context shifts continues, and
+ * reports that something was left out. */
 static void options_of_the_server(void **state) {
     static const row rows[] = {
         REFUSES("/v1/chat/completions", "{'error': {'param': 'store'}}", HI ", 'store': true"),
@@ -640,7 +642,7 @@ static void options_of_the_server(void **state) {
              "'prompt': 'ab', 'n_predict': 600, " A),
     };
     (void)state;
-    served_end(&s); /* Signals have one event loop. */
+    served_end(&s); /* Signals can only have one event loop. */
     served_start_with(&s, path, false, keep_nothing_and_shift);
     CHECK(rows);
     served_end(&s);

@@ -6,7 +6,7 @@
 #include "base/rng.h"
 #include "unit/serve/small_vocab.h"
 
-/* The mask of a state, token by token: are its bytes accepted one after the other? */
+/* Compute the mask of a state token by token: are its bytes accepted one after the other? */
 static void check_mask(const lt_grammar *g, lt_grammar_state *s, const char *what) {
     uint32_t bits[N_IDS / 32 + 1];
     lt_grammar_state *probe = NULL;
@@ -27,7 +27,8 @@ static void check_mask(const lt_grammar *g, lt_grammar_state *s, const char *wha
     lt_grammar_state_close(probe);
 }
 
-/* A walk of random allowed tokens: all masks equal brute force; true when it came to an end. */
+/* A walk of random allowed tokens, on which all masks equal brute force; true if it came to an
+ * end. */
 static bool walk(const lt_grammar *g, lt_rng *rng, const char *what, char *text, size_t room) {
     lt_grammar_state *s = NULL;
     uint32_t bits[N_IDS / 32 + 1];
@@ -43,7 +44,7 @@ static bool walk(const lt_grammar *g, lt_rng *rng, const char *what, char *text,
                 allowed[n_allowed++] = id;
             }
         }
-        assert_true(n_allowed > 0); /* Never a dead end: all bytes are tokens. */
+        assert_true(n_allowed > 0); /* Never a dead end, since every byte is a token. */
         id = allowed[lt_rng_below(rng, (uint64_t)n_allowed)];
         for (const char *c = "\"}]0"; step > 20 && *c != 0; c++) {
             id = (bits[*c / 32] >> (*c % 32) & 1) != 0 ? *c : id;
@@ -137,7 +138,8 @@ static void regular_expressions(void **state) {
                 "1"));
 }
 
-/* Bounds that are equal leave one value, or one size; just inside and just outside of each. */
+/* Bounds that are equal leave one value, or one size; values just inside and just outside of
+ * each. */
 static void equal_bounds(void **state) {
     (void)state;
     expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"integer\", \"minimum\": 7, \"maximum\": 7}", LIST("7"),
@@ -278,7 +280,7 @@ static void refusals(void **state) {
     }
 }
 
-/* Each rule is the next one twice, so the last has 2^40 letters; a repetition of that is a size
+/* Each rule is the next one twice, so the last has 2^40 letters; a repetition of that has a size
  * beyond all integers. */
 static void sizes_beyond_all_integers(void **state) {
     char text[2048];
@@ -297,7 +299,7 @@ static void sizes_beyond_all_integers(void **state) {
     lt_grammar_close(g);
 }
 
-/* n rules begin alike and are each found twice: after "xx", 2 n states are possible, not 4 n. */
+/* n rules begin alike and are found twice each: after "xx", 2 n states are possible, not 4 n. */
 static lt_grammar *ambiguous(int n) {
     char *text = malloc((size_t)n * 80 + 64);
     size_t at = 0;
@@ -320,7 +322,7 @@ static lt_grammar *ambiguous(int n) {
 }
 
 /* Time grows with the number of rules, not with its square: 120,000 take a fifth of a second of a
- * core, and took 39 s while each name was compared with all others. */
+ * core, and took 39 s when each name was compared with all others. */
 static void many_rules(void **state) {
     const int n = 120000;
     char *text = malloc((size_t)n * 32 + 64);
@@ -378,7 +380,7 @@ static void forced_bytes(void **state) {
     assert_int_equal(lt_grammar_state_open(&t, g), LT_OK);
     assert_int_equal(lt_grammar_forced(s, out, sizeof out), 3);
     assert_memory_equal(out, "abc", 3);
-    assert_int_equal(lt_grammar_accept(s, 'x'), LT_ERR_ARG); /* The state stays. */
+    assert_int_equal(lt_grammar_accept(s, 'x'), LT_ERR_ARG); /* The state is not changed. */
     assert_true(feed(s, "abc", 3));
     lt_grammar_state_copy(t, s);
     assert_true(feed(s, "d", 1) && lt_grammar_done(s));

@@ -1,4 +1,4 @@
-/* The cache of grammars: an entry is found by its whole key; when there are too many or they are
+/* The cache of grammars: an entry is found by its whole key; if there are too many or they are
  * too large together, the least recently used is dropped first; a grammar in use stays valid. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,7 @@ static lt_grammar *make(const char *form) {
     return g;
 }
 
-/* As a compiler does: the maker's own goes when its request is done. */
+/* Like a compiler: its own reference is released when its request is done. */
 static void put(lt_grammar_keep *k, const char *form) {
     lt_grammar *g = make(form);
     lt_grammar_keep_put(k, form, strlen(form), g);
@@ -75,8 +75,8 @@ static void the_longest_unused_goes(void **state) {
     lt_grammar_keep_close(k);
 }
 
-/* Their automata grow where texts have gone: what was small when it was made may be too large
- * later. */
+/* The automata of grammars grow while texts are generated: a grammar that was small when it was
+ * compiled may be too large later. */
 static void growth_counts(void **state) {
     uint32_t bits[2];
     lt_grammar_keep *k = NULL;
@@ -102,7 +102,7 @@ static void growth_counts(void **state) {
     lt_grammar_keep_close(k);
 }
 
-static void there_is_a_most(void **state) {
+static void the_cache_is_bounded(void **state) {
     lt_grammar_keep *k = NULL;
     lt_grammar_keep_stats s;
     char key[16];
@@ -144,7 +144,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_longest_unused_goes),
         cmocka_unit_test(growth_counts),
-        cmocka_unit_test(there_is_a_most),
+        cmocka_unit_test(the_cache_is_bounded),
     };
     return cmocka_run_group_tests(tests, open_vocabulary, close_vocabulary);
 }

@@ -18,7 +18,7 @@
 static lt_tokenizer *tokenizer;
 static lt_grammar_vocab *vocab;
 
-/* A token for each byte. */
+/* One token per byte. */
 static int open_vocab(void **state) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     char text[256 * 12], *p = text;
@@ -85,8 +85,8 @@ static void as_lark_does(void **state) {
     json_decref(cases);
 }
 
-/* Which notation it is, and what is wrong with it. */
-static void others(void **state) {
+/* Which notation a grammar is in, and what is wrong with it. */
+static void other_notations(void **state) {
     static const char *const gbnf[] = {"root ::= \"a\"", "# start: x\nroot ::= x\nx ::= \"a: b\"",
                                        "my-rule ::= \"a\"\nroot ::= my-rule", ""};
     static const struct {
@@ -126,6 +126,7 @@ static void others(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(as_lark_does), cmocka_unit_test(others)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(as_lark_does),
+                                       cmocka_unit_test(other_notations)};
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
 }

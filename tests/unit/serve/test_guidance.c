@@ -1,6 +1,7 @@
-/* Guidance by a negative prompt: greedy texts and log-probabilities are those of the formula over
- * transformers' logits (tools/make_guide_goldens.py), alone, among others and where pages are few;
- * the same bits each time, also of a text that goes on; no page is held afterwards. */
+/* Guidance by a negative prompt: greedy texts and log-probabilities are those of the formula
+ * applied to transformers' logits (tools/make_guide_goldens.py), alone, among others and with
+ * few pages; the same bits each time, also of a text that is continued; no page is held
+ * afterwards. */
 #include "serve/mix.h"
 #include "unit/serve/fleet.h"
 
@@ -123,7 +124,8 @@ static void a_scale_of_one_on_a_gpu(void **state) {
     scale_one_on(gpu_backend());
 }
 
-/* Both sequences of each, preempted or not, and texts that go on behind any number of tokens. */
+/* Both sequences of each request, preempted or not, and texts that are continued after any number
+ * of tokens. */
 static void requests_keep_their_bits(void **state) {
     enum { OTHERS = 8 };
     static answer alone[CASES], among[2][CASES], others[OTHERS], rest;
@@ -135,7 +137,7 @@ static void requests_keep_their_bits(void **state) {
     must(lt_model_open(&m, MODEL, NULL), MODEL);
     for (int few = 0; few < 2; few++) {
         lt_engine *e = open_engine(m, few ? 16 : 0, few);
-        if (few) { /* All begin at once, so that pages are few whatever the threads' turns. */
+        if (few) { /* All begin at once, so that pages are few whatever the order of threads. */
             must(lt_engine_hold(e, LT_HOLD_FINISH), "hold");
         }
         for (int round = 0; round < 2; round++) {
@@ -187,8 +189,8 @@ static void requests_keep_their_bits(void **state) {
     lt_model_close(m);
 }
 
-/* GPT-2 with a final norm that gives every row 1 in its first place, where the row of id `out` of
- * the head (which is the embedding) has `value`. */
+/* GPT-2 with a final norm that gives every row 1 in its first place, where the head's row for id
+ * `out` (the head is the embedding) has `value`. */
 static void guide_without(int32_t out, float value, lt_request r, answer *a) {
     lt_model *m = NULL;
     lt_engine *e;
@@ -216,7 +218,7 @@ static bool is_in(const int32_t *ids, size_t n, int32_t id) {
 
 /* A logit of -inf in both rows, whose difference is not a number. A difference of two log_softmax
  * only shifts with their sums, so the greedy text is that of a model with a finite logit there,
- * where the request excludes the id. */
+ * if the request excludes the id. */
 static void a_token_that_both_rule_out_is_not_chosen(void **state) {
     static const int32_t text[] = {11, 4, 43, 33, 38, 35, 18, 26};
     static answer free, barred, ruled_out;
@@ -230,7 +232,8 @@ static void a_token_that_both_rule_out_is_not_chosen(void **state) {
     r.guidance.n_prompt = 3;
     r.guidance.plausibility = 0;
     guide_without(1, 0, r, &free);
-    int at = 0; /* An id of the answer that is in no prompt, as its embedding will not be finite. */
+    /* An id of the answer that is in no prompt, because its embedding will not be finite. */
+    int at = 0;
     while (at < 12 && is_in(text, sizeof text / sizeof *text, free.choices[0].ids[at])) {
         at++;
     }
@@ -245,7 +248,7 @@ static void a_token_that_both_rule_out_is_not_chosen(void **state) {
     assert_same(&barred.choices[0], &ruled_out.choices[0], "ruled out by both");
 }
 
-/* What is added for a model that rules a token out: nothing that is not a number. */
+/* The term added for a model that rules a token out is never NaN. */
 static void a_term_of_a_mixture_is_finite_or_excludes(void **state) {
     (void)state;
     assert_true(lt_mix_term(0.5, -3, -1) == -1.5 && lt_mix_term(-2, -3, -1) == 6);

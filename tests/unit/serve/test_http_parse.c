@@ -1,5 +1,5 @@
-/* Messages parsed whole, in two parts cut at every byte, and byte by byte give the same result; bad
- * messages are refused with the right status. */
+/* Messages parsed whole, in two parts cut at every byte, and byte by byte give the same result;
+ * bad messages are refused with the right status. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,9 +13,9 @@
 typedef struct {
     const char *text;
     lt_http_stage stage;
-    int status; /* Of BAD. */
+    int status; /* For BAD. */
     const char *body;
-    size_t rest; /* Bytes behind the message. */
+    size_t rest; /* Bytes after the message. */
 } message;
 
 #define HEAD "POST /x?y=1 HTTP/1.1\r\nHost: h\r\n"
@@ -66,7 +66,7 @@ static const message messages[] = {
     {"GET https:///x HTTP/1.1\r\nHost: h\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
     {"GET ftp://h/x HTTP/1.1\r\nHost: h\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
     {HEAD "Host: other\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
-    {"\x16\x03\x01", LT_HTTP_BAD, 400, NULL, 0}, /* TLS: told at its first byte. */
+    {"\x16\x03\x01", LT_HTTP_BAD, 400, NULL, 0}, /* TLS: recognised at its first byte. */
     {"G(", LT_HTTP_BAD, 400, NULL, 0},
     {"GET", LT_HTTP_HEAD, 0, NULL, 0},
     {"GET\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
@@ -116,7 +116,8 @@ static void byte_by_byte_and_again(void **state) {
             used++;
         }
         expect(&p, m, used, "bytes");
-        lt_http_parser_reset(&p); /* One parser for all: nothing is left over. */
+        /* One parser for all: nothing is left from the previous message. */
+        lt_http_parser_reset(&p);
     }
     lt_http_parser_free(&p);
 }
@@ -150,7 +151,7 @@ static bool count_bytes(void *ctx, size_t more) {
 }
 
 /* Memory doubles with what has arrived, whatever length was announced, and ends at that length; a
- * body of chunks ends at the limit. All of it is asked for. */
+ * chunked body ends at the limit. All of it is allocated. */
 static void memory_follows_the_body(void **state) {
     static const size_t rooms[] = {8192, 16384, 16384, 32768, 32768, 32768, 50001, 50001, 50001};
     static char piece[5000];
@@ -166,7 +167,7 @@ static void memory_follows_the_body(void **state) {
         lt_http_parser_init(&p, &o);
         granted = 0;
         assert_int_equal(lt_http_parser_feed(&p, head, strlen(head)), strlen(head));
-        assert_int_equal(p.head_room, 502); /* A kilobyte would be over the limit. */
+        assert_int_equal(p.head_room, 502); /* A kilobyte would exceed the limit. */
         for (size_t i = 0; i < 9; i++) {
             const size_t want = chunked && i >= 6 ? 60001 : rooms[i];
             assert_int_equal(lt_http_parser_feed(&p, piece, sizeof piece), sizeof piece);
@@ -178,7 +179,7 @@ static void memory_follows_the_body(void **state) {
         assert_int_equal(p.body_n, 50000);
         lt_http_parser_free(&p);
     }
-    /* A body that comes at once has its own room and no more. */
+    /* A body that arrives at once has memory of exactly its size. */
     lt_http_parser_init(&p, &o);
     granted = 0;
     (void)lt_http_parser_feed(&p, HEAD "Content-Length: 5000\r\n\r\n",
@@ -190,8 +191,8 @@ static void memory_follows_the_body(void **state) {
     lt_http_parser_free(&p);
 }
 
-/* A proxy's form of a target is the same request. */
-static void whole_targets(void **state) {
+/* A target in the form for proxies is the same request. */
+static void targets_in_absolute_form(void **state) {
     static const char *const targets[][2] = {
         {"http://h/x?y=1", "/x?y=1"}, {"HTTP://h:8080/", "/"}, {"http://h", "/"}, {"*", "*"}};
     (void)state;
@@ -239,9 +240,11 @@ static void responses(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_and_cut),      cmocka_unit_test(byte_by_byte_and_again),
-        cmocka_unit_test(headers_and_limits), cmocka_unit_test(memory_follows_the_body),
-        cmocka_unit_test(whole_targets),      cmocka_unit_test(responses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(whole_and_cut),
+                                       cmocka_unit_test(byte_by_byte_and_again),
+                                       cmocka_unit_test(headers_and_limits),
+                                       cmocka_unit_test(memory_follows_the_body),
+                                       cmocka_unit_test(targets_in_absolute_form),
+                                       cmocka_unit_test(responses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

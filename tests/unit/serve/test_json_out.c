@@ -58,8 +58,8 @@ static void strings(void **state) {
     lt_out_free(&o);
 }
 
-/* Texts of every length around the steps in which the buffer grows, and around the 512 bytes that
- * formatted ones fit in: as written, with a 0 behind. */
+/* Texts of every length near the steps in which the buffer grows, and near the 512 bytes that
+ * formatted ones fit in: unchanged, and followed by a 0. */
 static void lengths(void **state) {
     static char text[1100];
     (void)state;
@@ -72,7 +72,7 @@ static void lengths(void **state) {
         assert_true(raw.n == (size_t)n && formatted.n == (size_t)n);
         assert_memory_equal(raw.data, formatted.data, (size_t)n + 1);
         assert_true(raw.data[n - 1] == 'y' && raw.data[n] == '\0');
-        /* Doubled from 256 on, and no further than is needed. */
+        /* Doubled from 256 on, and no further than needed. */
         assert_true(raw.room >= (size_t)n + 1 && (raw.room == 256 || raw.room / 2 < (size_t)n + 1));
         lt_out_clear(&raw);
         assert_int_equal(raw.n, 0);
@@ -82,7 +82,7 @@ static void lengths(void **state) {
     }
 }
 
-/* Every kind of value, by its text. */
+/* Every kind of value, and its text. */
 static void kinds_of_values(void **state) {
     json_t *tree = json_loads("{\"a\": [1, null, \"\\u00e9\"]}", 0, NULL), *word = json_string("w");
     lt_json_out o = {0};
@@ -111,7 +111,7 @@ static void kinds_of_values(void **state) {
                         "{\"tree\":{\"a\":[1,null,\"\xC3\xA9\"]},\"none\":null,\"word\":\"w\","
                         "\"s\":null,\"t\":\"\",\"yes\":true,\"no\":false,\"inf\":null,"
                         "\"r\":-0.125,\"z\":0,\"l\":[1e+300,true,\"x\",null,\"w\"]}");
-    o.failed = true; /* What has failed takes nothing more until it is cleared. */
+    o.failed = true; /* After a failure nothing is written until it is cleared. */
     lt_out_int(&o, 1);
     assert_true(o.failed && o.data[o.n - 1] == '}');
     lt_out_clear(&o);

@@ -1,5 +1,5 @@
 /* /metrics: vLLM's buckets (vllm/v1/metrics/loggers.py), a value that equals a bound is in that
- * bound's bucket, and the whole page of two models, sample by sample. */
+ * bound's bucket, and the whole page for two models, sample by sample. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -63,7 +63,8 @@ static void a_bound_is_in_its_bucket(void **state) {
         lt_metrics_observe(&m, (lt_histogram_id)id, 0.0);
         assert_int_equal(h->counts[0], 2); /* Zero and the first bound. */
         for (int i = 1; i < h->n_bounds; i++) {
-            assert_int_equal(h->counts[i], 2); /* A little over the bound before, and its own. */
+            /* A little above the previous bound, and its own bound. */
+            assert_int_equal(h->counts[i], 2);
         }
         assert_int_equal(h->counts[h->n_bounds], 1);
         assert_int_equal(h->n, 2 * h->n_bounds + 1);
@@ -73,7 +74,8 @@ static void a_bound_is_in_its_bucket(void **state) {
 
 /* ---- The page ---- */
 
-/* Samples that each model has, of the first and the second; more: further labels. */
+/* Samples that each model has, with the values of the first and the second; more: further
+ * labels. */
 static const struct {
     const char *name, *more;
     double a, b;
@@ -129,8 +131,8 @@ static const struct {
                {"vllm:time_to_first_token_seconds_count", "", 1, 0},
                {"vllm:time_to_first_token_seconds_sum", "", 0.5, 0}};
 
-/* Of both models together: tokens that were not in the cache, 430 in 4 s; 300 new ones in 40 steps
- * and 6 s; 16 of 64 pages. */
+/* For both models together: tokens that were not in the cache, 430 in 4 s; 300 new ones in 40
+ * steps and 6 s; 16 of 64 pages. */
 static const struct {
     const char *name;
     double value;
@@ -244,7 +246,7 @@ static void page_of_two_models(void **state) {
         m->n_tokens_max = k == 0 ? 80 : 70;
     }
     lt_metrics_observe(&a, LT_HIST_TTFT, 0.5);
-    models[2] = models[0]; /* It is not among those that are told of. */
+    models[2] = models[0]; /* It is not among the models that are reported. */
     (void)strcpy(models[2].label, "model_name=\"c\"");
     (void)strcpy(models[2].labels, "model_name=\"c\"");
     models[2].st.prompt_tokens = models[2].st.new_tokens = 1000000;
@@ -264,7 +266,8 @@ static void page_of_two_models(void **state) {
         has(e.data, sums[i].name, "", sums[i].value);
     }
     lt_expo_free(&e);
-    /* Of the longest text by either; one model's labels are also the connections'. */
+    /* The longer text of the two models; with one model, its labels are also those of the
+     * connections. */
     b.n_tokens_max = 90;
     e = (lt_expo){.format = LT_EXPO_TEXT};
     lt_metrics_write(models, 2, &server, &http, &e);

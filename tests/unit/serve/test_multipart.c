@@ -1,5 +1,5 @@
-/* Forms with files: what curl, browsers and httpx send; and what is wrong with others. Expected
- * values are by hand from RFC 7578 and RFC 2046. */
+/* Forms with files: those that curl, browsers and httpx send; and what is wrong with others.
+ * Expected values are derived by hand from RFC 7578 and RFC 2046. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -78,7 +78,7 @@ static void an_empty_part_and_a_zero_byte(void **state) {
     assert_memory_equal(m.parts[1].data, "a\0b", 3);
 }
 
-static void what_is_wrong_is_said(void **state) {
+static void faults_are_named(void **state) {
     static const struct {
         const char *body, *why;
     } cases[] = {
@@ -113,8 +113,8 @@ static void what_is_wrong_is_said(void **state) {
     assert_non_null(strstr(why, "too many parts"));
 }
 
-/* Bounds, each at its last good value and one beyond it: a name of 255 bytes, a boundary of 70
- * (RFC 2046), 16 lines of headers, 4,096 bytes of them. */
+/* Limits, each at its last valid value and one beyond it: a name of 255 bytes, a boundary of 70
+ * (RFC 2046), 16 header lines, 4,096 bytes of them. */
 static void bounds(void **state) {
     static char name[LT_MULTIPART_NAME + 1], body[8192], line[4200];
     static lt_multipart m;
@@ -129,7 +129,7 @@ static void bounds(void **state) {
         assert_true(beyond == 0 ? strcmp(m.parts[0].name, name) == 0
                                 : strstr(why, "has no name") != NULL);
 
-        /* A longer name of a file is none; the part is read all the same. */
+        /* A longer file name is ignored; the part is still read. */
         snprintf(body, sizeof body,
                  "--b\r\nContent-Disposition: x; name=\"a\"; filename=\"%s\"\r\n\r\nx\r\n--b--",
                  name);
@@ -160,8 +160,8 @@ static void bounds(void **state) {
     }
 }
 
-/* Parameters that are cut off, or that only look like the name. */
-static void no_names(void **state) {
+/* Parameters that are cut off, or that only resemble the name. */
+static void parts_without_names(void **state) {
     static const char *const dispositions[] = {"x; name=\"a", "x; name=",       "x; name",
                                                "x;name=a",    "x; names=\"a\"", "x; name=\"",
                                                "name=\"a\"",  "x; nam"};
@@ -197,9 +197,9 @@ int main(void) {
         cmocka_unit_test(a_form_with_a_file),
         cmocka_unit_test(names_as_clients_write_them),
         cmocka_unit_test(an_empty_part_and_a_zero_byte),
-        cmocka_unit_test(what_is_wrong_is_said),
+        cmocka_unit_test(faults_are_named),
         cmocka_unit_test(bounds),
-        cmocka_unit_test(no_names),
+        cmocka_unit_test(parts_without_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

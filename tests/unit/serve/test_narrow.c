@@ -30,7 +30,7 @@ static int count(const uint32_t *mask) {
     return n;
 }
 
-static void allowed_alone(void **state) {
+static void only_allowed_ids(void **state) {
     static const int32_t ids[] = {0, 31, 32, 69, 69};
     const lt_request r = {.allowed = ids, .n_allowed = 5};
     uint32_t bits[3], mask[3];
@@ -53,12 +53,12 @@ static void bad_words(void **state) {
     assert_true(!has(mask, 5) && !has(mask, 69) && has(mask, 8) && has(mask, 9) &&
                 count(mask) == V - 2);
     fill(mask);
-    lt_narrow(&r, NULL, said, 2, mask, V); /* Behind 1 7. */
+    lt_narrow(&r, NULL, said, 2, mask, V); /* After 1 7. */
     assert_true(!has(mask, 8) && has(mask, 9) && count(mask) == V - 3);
     fill(mask);
-    lt_narrow(&r, NULL, said, 3, mask, V); /* Behind 1 7 8. */
+    lt_narrow(&r, NULL, said, 3, mask, V); /* After 1 7 8. */
     assert_true(has(mask, 8) && !has(mask, 9) && count(mask) == V - 3);
-    memset(mask, 0, sizeof mask); /* A grammar allows but bad words. */
+    memset(mask, 0, sizeof mask); /* A grammar allows only bad words. */
     mask[0] = 1U << 5;
     mask[2] = 1U << 5;
     lt_narrow(&r, NULL, said, 3, mask, V);
@@ -68,7 +68,7 @@ static void bad_words(void **state) {
     assert_true(has(mask, 6) && count(mask) == 1);
 }
 
-static void what_is_impossible(void **state) {
+static void impossible_masks(void **state) {
     static const int32_t outside[] = {V}, ending[] = {2}, fine[] = {2, 3};
     static const int64_t none[] = {0}, one[] = {1};
     const lt_ends ends = {.ids = {2}, .n = 1};
@@ -92,7 +92,8 @@ static void what_is_impossible(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(allowed_alone), cmocka_unit_test(bad_words),
-                                       cmocka_unit_test(what_is_impossible)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(only_allowed_ids),
+                                       cmocka_unit_test(bad_words),
+                                       cmocka_unit_test(impossible_masks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

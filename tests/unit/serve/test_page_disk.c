@@ -1,5 +1,5 @@
-/* The cache on disk: the files of a folder keep what was put there, up to their bound, over a
- * restart, in the order of use; what is foreign is ignored, what is damaged is not used. An engine
+/* The cache on disk: the files of a folder keep what was put there, up to their limit, across
+ * restarts, in the order of use; foreign files are ignored, damaged ones are not used. An engine
  * whose pool is too small for its texts finds their pages on disk, and so does the next engine,
  * with the bits of the first. Requests that wait for the disk may be cancelled at any time. */
 #include <fcntl.h>
@@ -75,7 +75,7 @@ static void what_is_put_is_found_up_to_the_bound(void **state) {
     lt_page_disk_counts c;
     (void)state;
     assert_int_equal(lt_page_disk_open(&second, folder_of("files"), 1 << 20, &small_head),
-                     LT_ERR_STATE); /* Two cannot bound one folder. */
+                     LT_ERR_STATE); /* Two processes cannot limit one folder. */
     for (uint64_t i = 1; i <= 3; i++) {
         put(d, i);
     }
@@ -90,7 +90,7 @@ static void what_is_put_is_found_up_to_the_bound(void **state) {
     assert_int_equal(c.most_pages, 3);
     assert_int_equal(c.written, 4);
     assert_int_equal(c.read, 2);
-    assert_int_equal(files_in("files"), 4); /* And the secret. */
+    assert_int_equal(files_in("files"), 4); /* With the secret. */
     lt_page_disk_close(d);
 
     d = open_disk("files", 3); /* The order of use was 1, 4, 3. */
@@ -100,7 +100,7 @@ static void what_is_put_is_found_up_to_the_bound(void **state) {
     assert_int_equal(get(d, 1), LT_ERR_NOT_FOUND);
     assert_int_equal(get(d, 4), LT_OK);
     lt_page_disk_close(d);
-    d = open_disk("files", 1); /* A smaller bound: only the newest. */
+    d = open_disk("files", 1); /* A smaller limit: only the newest. */
     assert_int_equal(get(d, 3), LT_ERR_NOT_FOUND);
     assert_int_equal(get(d, 5), LT_OK);
     assert_int_equal(files_in("files"), 2);
@@ -126,7 +126,7 @@ static void what_cannot_be_written_is_counted(void **state) {
     lt_page_disk_close(d);
 }
 
-/* The file of page i, as its name is documented. */
+/* The file of page i, named as documented. */
 static void path_of(char out[LT_PATH_BYTES], const char *name, uint64_t i) {
     const lt_page_chain c = chain_of(i);
     char file[64];
@@ -155,7 +155,7 @@ static void foreign_and_damaged_files_are_not_used(void **state) {
         put(d, i);
     }
     path_of(a, "foreign", 1);
-    change_byte(a, file_bytes() - 20); /* In the page: found when it is read. */
+    change_byte(a, file_bytes() - 20); /* In the page: noticed when it is read. */
     path_of(a, "foreign", 2);
     assert_int_equal(truncate(a, file_bytes() - 1), 0);
     assert_int_equal(get(d, 1), LT_ERR_FORMAT);
@@ -168,7 +168,7 @@ static void foreign_and_damaged_files_are_not_used(void **state) {
 
     path_of(a, "foreign", 4);
     path_of(b, "foreign", 6);
-    assert_int_equal(rename(a, b), 0); /* Another's name. */
+    assert_int_equal(rename(a, b), 0); /* The name of another page. */
     must(lt_file_write_atomic(folder_of("foreign/x.page"), "no page", 7), "x");
     must(lt_file_write_atomic(folder_of("foreign/0.page.0x1.tmp"), "rest", 4), "rest");
     must(lt_file_write_atomic(folder_of("foreign/notes.txt"), "mine", 4), "notes");
@@ -183,7 +183,7 @@ static void foreign_and_damaged_files_are_not_used(void **state) {
     assert_false(lt_file_exists(folder_of("foreign/0.page.0x1.tmp")));
     assert_true(lt_file_exists(folder_of("foreign/notes.txt")));
 
-    other.fingerprint++; /* Another model has nothing here, and leaves what is there. */
+    other.fingerprint++; /* Another model has no pages here, and leaves the existing ones. */
     must(lt_page_disk_open(&d, folder_of("foreign"), 1 << 20, &other), "another model");
     lt_page_disk_get_counts(d, &c);
     assert_int_equal(c.pages, 0);
@@ -289,15 +289,15 @@ static void a_damaged_page_is_computed_again(void **state) {
     assert_int_equal(ask(e, 1, 0, &again), 0);
     assert_equal(&again.choices[0], &first.choices[0], "computed again");
     lt_engine_get_stats(e, &st);
-    assert_int_equal(st.disk_failed, 1); /* What is behind a missing page is not read. */
+    assert_int_equal(st.disk_failed, 1); /* What follows a missing page is not read. */
     assert_no_page_held(e);
     lt_engine_close(e);
     lt_model_close(m);
 }
 
-/* Texts that come back again and again, more than the pool has room for, some of them cancelled at
- * once, some while they wait or run. */
-static void cancellations_harm_nobody(void **state) {
+/* Texts that recur, more than the pool can hold; some of them are cancelled at once, some while
+ * they wait or run. */
+static void cancellations_are_harmless(void **state) {
     enum { TEXTS = 8, AT_ONCE = 12, ROUNDS = 30 };
     static answer want[TEXTS], got[AT_ONCE];
     static int32_t prompts[TEXTS][PROMPT];
@@ -338,7 +338,7 @@ static void cancellations_harm_nobody(void **state) {
     lt_model_close(m);
 }
 
-static void where_it_is_not_possible(void **state) {
+static void unsupported_engines_are_refused(void **state) {
     lt_model *m = random_model(V, SEQ, LT_F32);
     lt_engine_options o = lt_engine_defaults();
     lt_engine *e = NULL;
@@ -374,7 +374,7 @@ int main(void) {
                                        cmocka_unit_test(foreign_and_damaged_files_are_not_used),
                                        cmocka_unit_test(evicted_pages_come_back),
                                        cmocka_unit_test(a_damaged_page_is_computed_again),
-                                       cmocka_unit_test(cancellations_harm_nobody),
-                                       cmocka_unit_test(where_it_is_not_possible)};
+                                       cmocka_unit_test(cancellations_are_harmless),
+                                       cmocka_unit_test(unsupported_engines_are_refused)};
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

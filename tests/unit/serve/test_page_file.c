@@ -1,6 +1,6 @@
-/* Pages of a text in a file: the format notices every change of a byte and every other length; an
- * engine that was opened anew goes on with the bits of the one that saved; files of other models,
- * types and pages are refused; nothing stays held. */
+/* Pages of a text in a file: the format detects every change of a byte and every other length; a
+ * new engine continues with the bits of the one that saved; files of other models, types and page
+ * sizes are refused; nothing stays held. */
 #include <unistd.h>
 
 #include "base/file.h"
@@ -19,7 +19,7 @@ static const char *in_folder(const char *name) {
 
 /* ---- The format ---- */
 
-/* All of it, as restore reads it. */
+/* Read all of it, as restore does. */
 static lt_err read_all(const void *data, size_t bytes) {
     lt_page_file_view v;
     LT_TRY(lt_page_file_parse(&v, data, bytes, "test"));
@@ -49,7 +49,7 @@ static void every_byte_counts(void **state) {
     must(lt_page_file_create(&f, path, &head, tokens), path);
     must(lt_page_file_put(f, pages[0]), path);
     must(lt_page_file_put(f, pages[1]), path);
-    assert_false(lt_file_exists(path)); /* Not before it is whole. */
+    assert_false(lt_file_exists(path)); /* Not before it is complete. */
     must(lt_page_file_commit(f, true, &written), path);
     lt_page_file_close(f);
     must(lt_file_read(&data, &size, path, 1 << 20), path);
@@ -68,7 +68,7 @@ static void every_byte_counts(void **state) {
         data[i] ^= 0x10;
         assert_int_equal(read_all(data, i), LT_ERR_FORMAT);
     }
-    assert_int_equal(read_all(data, size + 1), LT_ERR_FORMAT); /* And the 0 that was read on. */
+    assert_int_equal(read_all(data, size + 1), LT_ERR_FORMAT); /* One byte longer. */
     must(read_all(data, size), "whole");
     free(data);
 }
@@ -124,7 +124,7 @@ static int64_t pages_used(const lt_engine *e) {
     return st.pages_used;
 }
 
-static void a_new_engine_goes_on_with_the_same_bits(void **state) {
+static void a_new_engine_continues_with_the_same_bits(void **state) {
     static const lt_dtype caches[] = {LT_DTYPE_COUNT, LT_F16, LT_F8_E4M3};
     static answer before, again, other[6];
     int32_t prompt[PROMPT], others[6][64];
@@ -191,7 +191,7 @@ static void salts_separate_and_erasing_forgets(void **state) {
     assert_int_equal(a.cached_tokens, PROMPT / P * P);
     must(lt_engine_erase(e, 0, prompt, 2 * P, &kept), "erase"); /* A longer text needs them. */
     assert_int_equal(kept.tokens, 0);
-    /* The answer's pages hang on the prompt's. */
+    /* The pages of the answer follow those of the prompt. */
     {
         int32_t text[PROMPT + 30];
         memcpy(text, prompt, sizeof prompt);
@@ -279,7 +279,7 @@ static int remove_folder(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_byte_counts),
                                        cmocka_unit_test(what_is_not_committed_is_removed),
-                                       cmocka_unit_test(a_new_engine_goes_on_with_the_same_bits),
+                                       cmocka_unit_test(a_new_engine_continues_with_the_same_bits),
                                        cmocka_unit_test(salts_separate_and_erasing_forgets),
                                        cmocka_unit_test(what_does_not_fit_is_refused)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -1,12 +1,13 @@
-/* Models of which some layers have a sliding window: with a group of pages for each kind the engine
- * says, bit for bit in deterministic mode, what it says when it keeps all pages, and what a session
- * says; a sequence holds what the formula allows; the prefix cache finds what it may, and nothing
- * else; what a file keeps does not depend on the groups. */
+/* Models in which some layers have a sliding window: with a group of pages for each kind of layer
+ * the engine gives, bit for bit in deterministic mode, the output that it gives when it keeps all
+ * pages, and that of a session; a sequence holds what the formula allows; the prefix cache finds
+ * what it may, and nothing else; a saved file does not depend on the groups. */
 #define FLEET_CHOICES 4
 #include "unit/serve/fleet.h"
 
-/* Of six layers the third and the last see all tokens: one group of them, two of the others. Of the
- * longest text, 16 sets of pages, those hold 16 pages, and these 9 each: (24 + 64) / 16 + 3. */
+/* Of six layers the third and the last see all tokens: one group of them, two of the others. For
+ * the longest text, 16 sets of pages, the former hold 16 pages, and the latter 9 each: (24 + 64)
+ * / 16 + 3. */
 enum { WINDOW = 24, PAGE = 16, STEP = 64, GROUPS = 3, MOST = 16 + 2 * 9, ALL = 16 };
 enum { N_PROMPT = 150, N_NEW = 90, VOCAB = 300, N = 4 };
 
@@ -16,12 +17,12 @@ static lt_model *model_of(lt_dtype dtype, const lt_backend *backend) {
                                 .width = 64,
                                 .n_heads = 4,
                                 .n_kv_heads = 2,
-                                .head_dim = 64, /* For the GPU's fast kernels. */
+                                .head_dim = 64, /* So that the GPU's fast kernels apply. */
                                 .ffn_width = 96,
                                 .vocab_size = VOCAB,
                                 .max_seq = 256,
                                 .norm_eps = 1e-5f,
-                                .act = 2, /* SiLU */
+                                .act = 2, /* SiLU. */
                                 .gated = true,
                                 .embed_scale = 1.0f,
                                 .pos = LT_POS_ROPE,
@@ -42,7 +43,7 @@ static lt_model *model_of(lt_dtype dtype, const lt_backend *backend) {
 typedef struct {
     int64_t pages;     /* 0: as many as four sequences can need. */
     bool whole, draft; /* draft: n-grams. */
-    lt_dtype cache;    /* LT_DTYPE_COUNT: the model's. */
+    lt_dtype cache;    /* LT_DTYPE_COUNT: that of the model. */
 } kind;
 
 static const kind large = {0, false, false, LT_DTYPE_COUNT};
@@ -107,7 +108,8 @@ static void assert_all_equal(const answer *a, const answer *b, const char *what)
     }
 }
 
-/* What it holds follows the formula; without groups, and where groups save nothing, it is all. */
+/* The pages that are held follow the formula; without groups, or if groups save nothing, these
+ * are all. */
 static void memory_follows_the_formula(void **state) {
     static const struct {
         kind k;
@@ -155,7 +157,7 @@ static void small_pool_on(const lt_backend *backend) {
     lt_model_close(m);
 }
 
-/* The pool is that of one sequence; four that run together preempt each other in it. */
+/* The pool is as large as one sequence needs; four that run together preempt each other. */
 static void long_texts_fit_small_pools(void **state) {
     (void)state;
     small_pool_on(NULL);
@@ -186,9 +188,9 @@ static void groups_change_no_bit(void **state) {
     lt_model_close(m);
 }
 
-/* While one text of 240 tokens is written, how many pages does it hold at most? Fifteen sets: 15
- * pages of the layers that see all, and 5 of each other group; not 45. It may be over before it is
- * looked at. */
+/* How many pages does a text of 240 tokens hold at most while it is written? Fifteen sets: 15
+ * pages of the layers that see all tokens, and 5 of each other group; not 45. It may end before
+ * it is observed. */
 static void a_stream_holds_its_window(void **state) {
     static int32_t prompt[N_PROMPT];
     static answer a;
@@ -218,7 +220,7 @@ static int64_t ask(lt_engine *e, const int32_t *prompt, int64_t n, answer *a) {
     return a->cached_tokens;
 }
 
-static void beginnings_are_shared_where_all_groups_have_them(void **state) {
+static void beginnings_are_shared_if_all_groups_have_them(void **state) {
     static int32_t prompt[N_PROMPT], others[N_PROMPT];
     static answer first, again, other;
     lt_model *m = model_of(LT_F32, NULL);
@@ -233,12 +235,14 @@ static void beginnings_are_shared_where_all_groups_have_them(void **state) {
     assert_int_equal(ask(e, prompt, N_PROMPT, &again), 144);
     assert_equal(&first.choices[0], &other.choices[0], "computed");
     assert_equal(&first.choices[0], &again.choices[0], "from the cache");
-    assert_int_equal(ask(e, prompt, 100, &other), 96); /* Shorter: its window is there, too. */
-    /* In a small pool the pages behind the window are gone, those in it are enough. */
+    /* A shorter text: its window is there, too. */
+    assert_int_equal(ask(e, prompt, 100, &other), 96);
+    /* In a small pool the pages before the window are gone; those in it suffice. */
     assert_int_equal(ask(small, prompt, N_PROMPT, &other), 0);
     assert_int_equal(ask(small, prompt, N_PROMPT, &again), 144);
     assert_equal(&first.choices[0], &again.choices[0], "from a small cache");
-    /* Its windowed pages leave first; the longer text's may be there without the shorter one's. */
+    /* Its windowed pages are evicted first; those of the longer text may be there without those
+     * of the shorter one. */
     (void)ask(small, others, 100, &other);
     assert_int_equal(ask(small, prompt, 100, &other), 0);
     /* Another first token: the last window has the same tokens, but not the same keys. */
@@ -252,8 +256,8 @@ static void beginnings_are_shared_where_all_groups_have_them(void **state) {
     lt_model_close(m);
 }
 
-/* A file has the keys and values of all layers of a text, so an engine with whole pages writes it;
- * one with groups reads it. */
+/* A file has the keys and values of all layers of a text, so an engine with whole pages writes
+ * it, and one with groups reads it. */
 static void files_do_not_depend_on_groups(void **state) {
     static int32_t prompt[N_PROMPT];
     static answer first, again;
@@ -286,8 +290,8 @@ static void files_do_not_depend_on_groups(void **state) {
     unlink(path);
 }
 
-/* Models written by transformers, whose windows are of 7 tokens; sessions have been compared with
- * its logits (test_session.c, test_paged_forward.c). */
+/* Models written by transformers, with windows of 7 tokens; sessions have been compared with its
+ * logits (test_session.c, test_paged_forward.c). */
 static void models_of_the_families(void **state) {
     static const char *const names[] = {"gemma2", "gemma3", "gpt_oss"};
     static answer answers[N];
@@ -324,8 +328,8 @@ static void models_of_the_families(void **state) {
     }
 }
 
-/* What needs a page of all layers has one. */
-static void others_keep_all_pages(void **state) {
+/* Features that need pages of all layers have them. */
+static void other_features_keep_all_pages(void **state) {
     lt_model *m = model_of(LT_F32, NULL);
     char folder[] = "/tmp/lateen-test-groups-XXXXXX";
     (void)state;
@@ -361,9 +365,9 @@ int main(void) {
         cmocka_unit_test(long_texts_fit_small_pools),
         cmocka_unit_test(groups_change_no_bit),
         cmocka_unit_test(a_stream_holds_its_window),
-        cmocka_unit_test(beginnings_are_shared_where_all_groups_have_them),
+        cmocka_unit_test(beginnings_are_shared_if_all_groups_have_them),
         cmocka_unit_test(files_do_not_depend_on_groups),
         cmocka_unit_test(models_of_the_families),
-        cmocka_unit_test(others_keep_all_pages)};
+        cmocka_unit_test(other_features_keep_all_pages)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
-/* The cache in host memory beside a GPU's: an engine whose pool is too small for its texts finds
- * their pages there, with the bits that they had; what was used longest ago makes room. Without a
- * GPU it is refused. Behind it, a cache on disk has what left it, also for the next engine with the
- * same weights. */
+/* The cache in host memory for a GPU: an engine whose pool is too small for its texts finds their
+ * pages there, with the same bits; the least recently used make room. Without a GPU it is
+ * refused. With a cache on disk as well, pages that leave host memory go there, also for the next
+ * engine with the same weights. */
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -38,7 +38,7 @@ static void the_oldest_slot_makes_room(void **state) {
     lt_arena_close(&arena);
 }
 
-/* Its pool has 14 pages, its memory on the host `slots`; disk: a folder, or NULL. */
+/* Its pool has 14 pages, its host memory `slots`; disk: a folder, or NULL. */
 static lt_engine *engine_of(const lt_model *m, lt_dtype cache, int64_t slots, const char *disk) {
     lt_engine_options o = lt_engine_defaults();
     lt_engine *e = NULL;
@@ -74,7 +74,7 @@ static void come_back(const lt_model *m, lt_dtype cache) {
     lt_engine_close(e);
 
     e = engine_of(m, cache, 4,
-                  NULL); /* Few slots: the first texts are gone, the newer ones in part. */
+                  NULL); /* With few slots the first texts are gone, the newer ones in part. */
     for (uint64_t text = 1; text < 6; text++) {
         assert_int_equal(ask(e, text, 0, &other), 0);
     }
@@ -129,7 +129,7 @@ static void by_way_of_the_disk(lt_model *m, lt_dtype cache) {
     assert_true(st.host_written > 4 && st.host_pages == 4 && st.disk_unkept == 0);
     lt_engine_close(e);
 
-    e = engine_of(m, cache, 4, folder); /* It has what was in memory at the end, too. */
+    e = engine_of(m, cache, 4, folder); /* The disk also has what was in memory at the end. */
     for (uint64_t text = 0; text < TEXTS; text++) {
         assert_int_equal(ask(e, text, 0, &again), PAGES * P);
         assert_equal(&again.choices[0], &first[text].choices[0], "after a restart");
@@ -147,7 +147,7 @@ static void by_way_of_the_disk(lt_model *m, lt_dtype cache) {
     must(lt_file_remove_tree(folder), folder);
 }
 
-static void the_disk_is_behind_the_host(void **state) {
+static void the_disk_takes_what_leaves_the_host(void **state) {
     static const lt_dtype caches[] = {LT_BF16, LT_Q4_0};
     (void)state;
     if (gpu_backend() == NULL) {
@@ -166,7 +166,7 @@ static void the_disk_is_behind_the_host(void **state) {
     }
 }
 
-static void not_on_a_cpu(void **state) {
+static void refused_on_a_cpu(void **state) {
     lt_model *m = random_model(V, SEQ, LT_F32);
     lt_engine_options o = lt_engine_defaults();
     lt_engine *e = NULL;
@@ -180,6 +180,6 @@ static void not_on_a_cpu(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_oldest_slot_makes_room), cmocka_unit_test(evicted_pages_come_back),
-        cmocka_unit_test(the_disk_is_behind_the_host), cmocka_unit_test(not_on_a_cpu)};
+        cmocka_unit_test(the_disk_takes_what_leaves_the_host), cmocka_unit_test(refused_on_a_cpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

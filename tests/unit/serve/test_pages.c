@@ -1,6 +1,6 @@
-/* Which cached pages are evicted first: those that nobody asked to keep, the oldest first; then
- * those that are kept; and those whose time is over as the others. (test_scheduler.c lets random
- * sequences keep pages, and checks all invariants.) */
+/* Which cached pages are evicted first: those that no request asked to keep, the oldest first;
+ * then those that are kept; those whose time is over count as the former. (In test_scheduler.c
+ * random sequences keep pages, and all invariants are checked.) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +36,7 @@ static void close_world(world *w) {
     lt_arena_close(&w->arena);
 }
 
-/* A text of n pages, the tokens of all of which are `text`, passes through the cache. */
+/* A text of n pages, all of whose tokens are `text`, passes through the cache. */
 static void use(world *w, int32_t text, int64_t n, double keep_s) {
     int32_t tokens[N * PAGE], table[N];
     int64_t found, behind;
@@ -86,7 +86,7 @@ static void kept_pages_leave_last(void **state) {
     close_world(&w);
 }
 
-static void their_time_ends(void **state) {
+static void kept_pages_expire(void **state) {
     world w;
     (void)state;
     open_world(&w);
@@ -122,12 +122,12 @@ static void a_part_at_most_is_kept(void **state) {
     close_world(&w);
 }
 
-static void they_give_way_to_sequences(void **state) {
+static void kept_pages_give_way_to_sequences(void **state) {
     world w;
     (void)state;
     open_world(&w);
     use(&w, 1, 4, 60);
-    use(&w, 2, N, 0); /* All pages there are. */
+    use(&w, 2, N, 0); /* All existing pages. */
     assert_int_equal(there(&w, 2), N);
     assert_int_equal(there(&w, 1), 0);
     assert_int_equal(w.p.n_kept, 0);
@@ -154,7 +154,7 @@ static void six_but(world *w, unsigned evicted, int32_t *tokens) {
         table[i] = lt_pages_take(&w->p);
         lt_pages_publish(&w->p, &table[i], i > 0 ? &table[i - 1] : NULL, 0, tokens + i * PAGE);
     }
-    for (unsigned older = 1; older <= 1; older--) { /* Those that go are dropped first. */
+    for (unsigned older = 1; older <= 1; older--) { /* Those to evict are released first. */
         for (unsigned i = 0; i < TEXT; i++) {
             if ((evicted >> i & 1) == older) {
                 lt_pages_drop(&w->p, table[i]);
@@ -173,8 +173,8 @@ static void six_but(world *w, unsigned evicted, int32_t *tokens) {
 }
 
 /* Rows see six tokens, pages hold four: what follows page 3 (tokens 12 to 15) reads from token 11
- * on, so that two pages are needed, and so it is behind every later page; one is needed behind the
- * first page, and two behind the second. */
+ * on, so that two pages are needed, and likewise after every later page; one is needed after the
+ * first page, and two after the second. */
 static void a_window_needs_its_last_pages(void **state) {
     static const struct {
         unsigned evicted;
@@ -183,7 +183,7 @@ static void a_window_needs_its_last_pages(void **state) {
                 {1 << 5, 5, 3},
                 {1 << 4 | 1 << 5, 4, 2},
                 {1 << 3 | 1 << 4 | 1 << 5, 3, 1},
-                {1 << 4, 4, 2}, /* Page 5 alone is too little. */
+                {1 << 4, 4, 2}, /* Page 5 alone is not enough. */
                 {1 << 3, 6, 4},
                 {1 << 0 | 1 << 1 | 1 << 2, 6, 4},
                 {1 << 2 | 1 << 4, 2, 0},
@@ -217,8 +217,8 @@ static void a_window_needs_its_last_pages(void **state) {
     }
 }
 
-/* The same text with a group of layers that see all and one with the window, each without the pages
- * in its mask. */
+/* The same text with one group of layers that see all tokens and one with the window, each
+ * without the pages in its mask. */
 static void six_sets_but(world *w, const unsigned evicted[2], int32_t *tokens) {
     int32_t table[4 * N];
     int64_t n_taken = 2 * N - 2 * TEXT;
@@ -241,7 +241,7 @@ static void six_sets_but(world *w, const unsigned evicted[2], int32_t *tokens) {
         set[1] = lt_pages_take(&w->p);
         lt_pages_publish(&w->p, set, i > 0 ? set - 2 : NULL, 0, tokens + i * PAGE);
     }
-    for (unsigned older = 1; older <= 1; older--) { /* Those that go are dropped first. */
+    for (unsigned older = 1; older <= 1; older--) { /* Those to evict are released first. */
         for (unsigned i = 0; i < 2 * TEXT; i++) {
             if ((evicted[i % 2] >> i / 2 & 1) == older) {
                 lt_pages_drop(&w->p, table[i]);
@@ -258,17 +258,22 @@ static void six_sets_but(world *w, const unsigned evicted[2], int32_t *tokens) {
     assert_null(lt_pages_check(&w->p));
 }
 
-/* All pages of the first group, and of the second those in the window. */
+/* All pages of the first group, and those in the window of the second. */
 static void groups_need_what_their_layers_read(void **state) {
     static const struct {
         unsigned evicted[2];
         int64_t count, behind;
-    } rows[] = {
-        {{0, 0}, 6, 4},           {{0, 1 << 3}, 6, 4},
-        {{0, 1 << 4}, 4, 2},      {{0, 63}, 0, 0},
-        {{1 << 5, 0}, 5, 3},      {{1 << 3, 0}, 3, 1}, /* Behind the window, and yet read. */
-        {{1 << 0, 0}, 0, 0},      {{1 << 3, 1 << 2}, 2, 0},
-        {{1 << 5, 1 << 4}, 4, 2}, {{1 << 5, 1 << 3}, 3, 1}};
+    } rows[] = {{{0, 0}, 6, 4},
+                {{0, 1 << 3}, 6, 4},
+                {{0, 1 << 4}, 4, 2},
+                {{0, 63}, 0, 0},
+                /* Before the window, but read by the first group. */
+                {{1 << 5, 0}, 5, 3},
+                {{1 << 3, 0}, 3, 1},
+                {{1 << 0, 0}, 0, 0},
+                {{1 << 3, 1 << 2}, 2, 0},
+                {{1 << 5, 1 << 4}, 4, 2},
+                {{1 << 5, 1 << 3}, 3, 1}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         int32_t tokens[TEXT * PAGE], table[2 * TEXT + 1];
@@ -298,8 +303,8 @@ static void groups_need_what_their_layers_read(void **state) {
     }
 }
 
-/* Sets are taken from a new pool such that the pages of a group lie behind each other; what remains
- * of 8 pages for 3 groups comes last. */
+/* Sets from a new pool are chosen such that the pages of a group are adjacent; what remains of 8
+ * pages for 3 groups comes last. */
 static void new_pages_of_a_group_are_neighbours(void **state) {
     static const int32_t order[N] = {0, 2, 4, 1, 3, 5, 6, 7};
     world w = {.p = {.n_pages = N,
@@ -323,7 +328,7 @@ static void new_pages_of_a_group_are_neighbours(void **state) {
     close_world(&w);
 }
 
-/* A text that is erased leaves the others alone, and pages that are held or have children. */
+/* Erasing a text does not affect others, nor pages that are held or have children. */
 static void a_text_is_erased(void **state) {
     int32_t tokens[N * PAGE], table[N], held[N];
     int64_t behind;
@@ -339,12 +344,13 @@ static void a_text_is_erased(void **state) {
     tokens[0] = 2;
     assert_int_equal(lt_pages_erase(&w.p, 0, tokens, 4 * PAGE, table), 0);
     tokens[0] = 1;
-    assert_int_equal(lt_pages_erase(&w.p, 0, tokens, 4 * PAGE, table), 0); /* The fourth remains. */
+    /* The fourth remains. */
+    assert_int_equal(lt_pages_erase(&w.p, 0, tokens, 4 * PAGE, table), 0);
     for (int i = 0; i < N * PAGE; i++) {
         tokens[i] = 1;
     }
     assert_int_equal(lt_pages_match(&w.p, 0, tokens, 2 * PAGE, held, &behind), 2);
-    /* Behind the end of the text stands what is not its own: the page of another. */
+    /* After the end of the text follows a page that is not its own. */
     for (int i = 0; i < N; i++) {
         table[i] = held[0] == 0 || held[1] == 0 ? 7 : 0;
     }
@@ -369,7 +375,7 @@ static void a_text_is_erased(void **state) {
     close_world(&w);
 }
 
-/* A page that is taken anew has no tokens that a draft model has run. */
+/* A page that is reused has no tokens that a draft model has run. */
 static void drafts_of_a_page_end_with_it(void **state) {
     int32_t table[N];
     world w;
@@ -388,7 +394,7 @@ static void drafts_of_a_page_end_with_it(void **state) {
     close_world(&w);
 }
 
-/* What the check of the other tests finds. */
+/* The faults that the check of the other tests detects. */
 static void each_damage_is_named(void **state) {
     static const struct {
         const char *words;
@@ -474,9 +480,9 @@ static void each_damage_is_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(kept_pages_leave_last),
-                                       cmocka_unit_test(their_time_ends),
+                                       cmocka_unit_test(kept_pages_expire),
                                        cmocka_unit_test(a_part_at_most_is_kept),
-                                       cmocka_unit_test(they_give_way_to_sequences),
+                                       cmocka_unit_test(kept_pages_give_way_to_sequences),
                                        cmocka_unit_test(a_window_needs_its_last_pages),
                                        cmocka_unit_test(groups_need_what_their_layers_read),
                                        cmocka_unit_test(new_pages_of_a_group_are_neighbours),

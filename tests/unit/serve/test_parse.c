@@ -1,5 +1,5 @@
-/* Parsing of model output: the examples of every format, cut at every place and byte by byte, give
- * the same parts. */
+/* Parsing of model output: the examples of every format, cut at every place and byte by byte,
+ * give the same parts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -231,7 +231,7 @@ static void count(void *ctx, lt_part_kind part, int call, const char *text, size
     }
 }
 
-/* Arguments are given out as they come: of each piece nothing is held back. */
+/* Arguments are returned as they arrive: nothing of a piece is held back. */
 static void arguments_stream(void **state) {
     static const struct {
         lt_parse_format format;
@@ -270,14 +270,14 @@ static void arguments_stream(void **state) {
     }
 }
 
-/* A call that a limit cuts off, at every byte: never a part of its spelling as content, its name
- * whole or not at all, its arguments as far as they came; whether the text came in one piece or by
- * bytes. */
+/* A call that a limit cuts off, at every byte: no part of its spelling becomes content, its name
+ * is complete or absent, its arguments are those that arrived, whether the text came in one piece
+ * or in bytes. */
 static void calls_cut_anywhere(void **state) {
     static const struct {
         lt_parse_format format;
         const char *text;
-        size_t named; /* From this many bytes on the call is there. */
+        size_t named; /* From this many bytes on the call exists. */
     } rows_cut[] = {
         {LT_PARSE_HERMES,
          "<tool_call>\n{\"name\": \"fun\", \"arguments\": {\"a\": 1}}\n</tool_call>", 26},
@@ -330,8 +330,8 @@ static void calls_cut_anywhere(void **state) {
     }
 }
 
-/* Where a call is only possible: what is certain. */
-static void what_a_cut_leaves(void **state) {
+/* If a call is only possible: what is certain. */
+static void texts_that_may_be_calls(void **state) {
     static const struct {
         lt_parse_format format;
         const char *text;
@@ -421,7 +421,7 @@ static void formats_are_detected(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_cut_gives_the_same), cmocka_unit_test(arguments_stream),
-        cmocka_unit_test(calls_cut_anywhere), cmocka_unit_test(what_a_cut_leaves),
+        cmocka_unit_test(calls_cut_anywhere), cmocka_unit_test(texts_that_may_be_calls),
         cmocka_unit_test(formats_are_detected)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);

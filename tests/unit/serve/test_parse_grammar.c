@@ -1,6 +1,6 @@
 /* The grammar of an answer and the parser agree: random texts of the grammar of each format, free
- * or forced, with marks as special tokens or as plain text, come out of the parser as calls of the
- * tools, with arguments of their schemas. */
+ * or forced, with marks as special tokens or as plain text, are parsed as calls of the tools,
+ * with arguments that match their schemas. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,8 +42,8 @@ static const char *const specials[] = {"</s>",
                                        "<|return|>"};
 #define N_SPECIALS (sizeof specials / sizeof *specials)
 
-/* All bytes as single tokens (byte-level BPE without merges), and the marks: special, or none of
- * them but the end. */
+/* All bytes as single tokens (byte-level BPE without merges), and the marks: all special, or only
+ * the end. */
 static lt_tokenizer *open_tokenizer(bool special) {
     lt_tokenizer *t = NULL;
     json_t *vocab = json_object(), *added = json_array(), *root;
@@ -125,7 +125,7 @@ static void check_args(const heard *h, int i, const char *text) {
     json_decref(j);
 }
 
-/* A token that may follow, ends and closing marks somewhat more often; -1: an end. */
+/* A random token that may follow, with ends and closing marks more often; -1: an end. */
 static int32_t step(lt_grammar_state *s, int64_t n_ids, int32_t end, lt_rng *rng, bool stop) {
     static const char closing[] = "]}\"";
     uint32_t bits[16];
@@ -158,7 +158,7 @@ static int32_t step(lt_grammar_state *s, int64_t n_ids, int32_t end, lt_rng *rng
 
 typedef struct {
     lt_parse_format format;
-    const char *lead; /* What a free answer says up to the mark, the mark included. */
+    const char *lead; /* The beginning of a free answer up to and including the mark. */
 } row;
 
 static const row rows[] = {
@@ -175,7 +175,7 @@ static const row rows[] = {
                        "commentary to="},
 };
 
-/* The text by its tokens: special ones where there are some. */
+/* Feed the text as tokens: special ones if there are any. */
 static void feed(lt_grammar_state *s, lt_tokenizer *t, const char *text) {
     lt_tokenizer_scratch *scratch = NULL;
     lt_ids ids = {0};
@@ -251,7 +251,7 @@ static void check_row(const row *r, bool special, bool forced, bool parallel) {
     json_decref(tools);
 }
 
-static void calls_are_of_the_schemas(void **state) {
+static void calls_match_their_schemas(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         for (int how = 0; how < 8; how++) {
@@ -260,7 +260,7 @@ static void calls_are_of_the_schemas(void **state) {
     }
 }
 
-/* Free text, reasoning and forms: what the answer's grammar accepts. */
+/* Free text, reasoning and forms: what the grammar of the answer accepts. */
 static void answers(void **state) {
     static const struct {
         lt_parse_grammar_options o;
@@ -335,9 +335,10 @@ static void answers(void **state) {
         if (lt_parse_grammar(&g, v, &o) != LT_OK) {
             fail_msg("%zu: %s", i, lt_error_message());
         }
-        if (i % 2 == 1 || o.marks.format != LT_PARSE_HARMONY) { /* Its marks are special always. */
+        /* Its marks are always special. */
+        if (i % 2 == 1 || o.marks.format != LT_PARSE_HARMONY) {
             assert_int_equal(lt_grammar_state_open(&s, g), LT_OK);
-            if (i / 2 != 2 || i % 2 == 0) { /* A special mark has no place in reasoning. */
+            if (i / 2 != 2 || i % 2 == 0) { /* A special mark cannot occur in reasoning. */
                 feed(s, t, all[i / 2].yes);
                 assert_true(lt_grammar_accepting(s));
             }
@@ -358,8 +359,9 @@ static void answers(void **state) {
     json_decref(tools);
 }
 
-/* A schema beyond the grammar: any object where nothing was promised, else refused by name. */
-static void what_can_not_be_ruled(void **state) {
+/* A schema that the grammar cannot express: any object if nothing was promised, else refused by
+ * name. */
+static void schemas_that_grammars_cannot_express(void **state) {
     static const char text[] =
         "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"strict\": "
         "false, \"parameters\": {\"not\": {\"format\": \"date\"}}}}]";
@@ -385,9 +387,9 @@ static void what_can_not_be_ruled(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(calls_are_of_the_schemas),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(calls_match_their_schemas),
                                        cmocka_unit_test(answers),
-                                       cmocka_unit_test(what_can_not_be_ruled)};
+                                       cmocka_unit_test(schemas_that_grammars_cannot_express)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,8 @@ static void moving_variance(void **state) {
     }
 }
 
-/* An entropy that never changes is settled, but not before there are more than 4 / alpha. */
+/* An entropy that never changes has settled, but not before there are more than 4 / alpha
+ * values. */
 static void settles(void **state) {
     lt_settling s = {0};
     (void)state;

@@ -14,7 +14,7 @@
 
 enum { V = 300, SEQ = 160, BATCH = 2, ROW = 16 };
 
-/* ---- the trainer ---- */
+/* ---- The trainer ---- */
 
 typedef struct {
     lt_model *model;
@@ -74,7 +74,7 @@ static void train(trainer *t, int n) {
     must(t->model->backend->sync(lt_pass_queue(t->pass)), "sync");
 }
 
-/* ---- a backend that packs every matrix: into a copy, which its products read ---- */
+/* ---- A backend that packs every matrix: into a copy, which its products read ---- */
 
 static size_t copy_bytes(const lt_device *d, const lt_tensor *b, bool trans_b) {
     (void)d;
@@ -111,7 +111,7 @@ static const lt_backend *packing_backend(void) {
     return &backend;
 }
 
-/* ---- the engine ---- */
+/* ---- The engine ---- */
 
 static lt_engine *open_engine(const lt_model *m) {
     lt_engine_options o = lt_engine_defaults();
@@ -148,7 +148,7 @@ static void ask(lt_engine *e, answer *answers) {
     receive_all(e, N, 0);
 }
 
-/* Tokens, their log-probabilities and the likeliest others. */
+/* Tokens, their log-probabilities and the most likely others. */
 static void assert_bits(const answer *a, const answer *b, const char *what) {
     const continuation *x = &a->choices[0], *y = &b->choices[0];
     assert_same(x, y, what);
@@ -190,8 +190,8 @@ static void refreshed_is_opened_anew(lt_dtype dtype, const lt_backend *backend) 
                                N_NEW * sizeof(int32_t)) != 0;
         }
     }
-    assert_true(n_others > N);                       /* Else nothing was learnt. */
-    must(lt_engine_hold(e, LT_HOLD_FINISH), "hold"); /* Nothing changed: pages stay. */
+    assert_true(n_others > N);                       /* Otherwise nothing was learnt. */
+    must(lt_engine_hold(e, LT_HOLD_FINISH), "hold"); /* Nothing changed, so pages stay. */
     must(lt_engine_refresh(e, NULL), "refresh");
     ask(e, again);
     for (int i = 0; i < N; i++) {
@@ -204,7 +204,7 @@ static void refreshed_is_opened_anew(lt_dtype dtype, const lt_backend *backend) 
     close_trainer(&t);
 }
 
-static void as_if_opened_anew(void **state) {
+static void equal_to_a_new_engine(void **state) {
     (void)state;
     refreshed_is_opened_anew(LT_F32, lt_backend_cpu());
     refreshed_is_opened_anew(LT_BF16, lt_backend_cpu());
@@ -213,7 +213,7 @@ static void as_if_opened_anew(void **state) {
     assert_true(n_packed_products > 0);
 }
 
-static void as_if_opened_anew_on_a_gpu(void **state) {
+static void equal_to_a_new_engine_on_a_gpu(void **state) {
     (void)state;
     if (gpu_backend() == NULL) {
         skip();
@@ -243,8 +243,8 @@ static void sessions_refresh_themselves(void **state) {
     close_trainer(&t);
 }
 
-/* FINISH: what was submitted before is said by the old weights to its end, what comes while the
- * engine is held by the new ones, and can be cancelled before. */
+/* FINISH: requests that were submitted before are completed with the old weights; those that
+ * arrive while the engine is held use the new ones, and can be cancelled before. */
 static void finish_then_refresh(void **state) {
     static answer old[N], late[2], want;
     int32_t prompt[64];
@@ -263,13 +263,13 @@ static void finish_then_refresh(void **state) {
     }
     must(lt_engine_hold(e, LT_HOLD_FINISH), "hold");
     assert_int_equal(lt_engine_hold(e, LT_HOLD_PREEMPT), LT_ERR_ARG);
-    receive_all(e, N, 0); /* All is said. */
+    receive_all(e, N, 0); /* All of it has arrived. */
     for (int i = 0; i < 2; i++) {
         r = greedy(prompt, 30, 20, 77);
         send(e, &r, &late[i]);
     }
     lt_engine_cancel(e, late[0].id);
-    receive_all(e, 1, 0); /* Though the engine rests. */
+    receive_all(e, 1, 0); /* Although the engine rests. */
     assert_int_equal(late[0].choices[0].finish, LT_FINISH_CANCELLED);
     lt_engine_get_stats(e, &stats);
     assert_int_equal(stats.waiting, 1);
@@ -291,7 +291,7 @@ static void finish_then_refresh(void **state) {
     close_trainer(&t);
 }
 
-/* PREEMPT: a text goes on behind the tokens that it has with what the new weights say of them. */
+/* PREEMPT: a text continues after its present tokens with the new weights. */
 static void preempt_then_refresh(void **state) {
     enum { NEW = 110 };
     static answer cut, want;
@@ -337,7 +337,7 @@ static void preempt_then_refresh(void **state) {
     close_trainer(&t);
 }
 
-/* ---- many threads ---- */
+/* ---- Many threads ---- */
 
 typedef struct {
     lt_engine *e;
@@ -420,9 +420,12 @@ static void from_many_threads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_if_opened_anew),           cmocka_unit_test(as_if_opened_anew_on_a_gpu),
-        cmocka_unit_test(sessions_refresh_themselves), cmocka_unit_test(finish_then_refresh),
-        cmocka_unit_test(preempt_then_refresh),        cmocka_unit_test(from_many_threads),
+        cmocka_unit_test(equal_to_a_new_engine),
+        cmocka_unit_test(equal_to_a_new_engine_on_a_gpu),
+        cmocka_unit_test(sessions_refresh_themselves),
+        cmocka_unit_test(finish_then_refresh),
+        cmocka_unit_test(preempt_then_refresh),
+        cmocka_unit_test(from_many_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

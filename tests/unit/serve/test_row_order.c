@@ -1,6 +1,6 @@
-/* The order of a step's rows on a GPU: requests that begin with the same page stand beside each
- * other, whenever they came, and say what they say alone; on a host, in the order in which they
- * came. */
+/* The order of a step's rows on a GPU: requests that begin with the same page are adjacent,
+ * whenever they arrived, and give the output that they give alone; on a host, rows are in the
+ * order of arrival. */
 #include "unit/serve/fleet.h"
 
 #include "serve/engine_impl.h"
@@ -17,8 +17,8 @@ static void ask(lt_engine *e, const int32_t *prompt, int64_t n_new, answer *a) {
     send(e, &r, a);
 }
 
-/* Two prompts that are in the cache, then four requests that begin with them in turn; place: where
- * each of them stands in the last step. */
+/* Two prompts that are in the cache, then four requests that begin with one or the other in turn;
+ * place: the place of each in the last step. */
 static void in_turn(const lt_backend *backend, bool ahead, const int32_t place[N]) {
     static answer answers[N], alone[N];
     uint64_t version;

@@ -1,12 +1,12 @@
 /* Scheduler and pages in a seeded simulation of a million steps: requests of any length and
- * priority come, fork, are cancelled, run out of pages; steps are planned one by one or ahead,
- * before the tokens of the step before are known, some of which end their sequence. A shadow memory
- * keeps, for each row of each page, a hash of the tokens up to it, in the order in which steps are
- * queued; every key that a sequence would read must belong to its own tokens. With drafts some
- * tokens run ahead of a text, and a random number of them is accepted, of the draft or of one of
- * its branches. With a sliding window only
- * the keys of the window are read, and a sequence holds few pages however long it is. With groups
- * of layers (pages.h) each token has a row in a page of each group, whose hash tells the group. */
+ * priority arrive, fork, are cancelled, run out of pages; steps are planned one by one or ahead,
+ * before the tokens of the previous step are known, some of which end their sequence. A shadow
+ * memory keeps, for each row of each page, a hash of the tokens up to it, in the order in which
+ * steps are queued; every key that a sequence would read must belong to its own tokens. With
+ * drafts some tokens run ahead of a text, and a random number of them is accepted, of the draft
+ * or of one of its branches. With a sliding window only the keys in the window are read, and a
+ * sequence holds few pages however long it is. With groups of layers (pages.h) each token has a
+ * row in a page of each group, whose hash includes the group. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,18 +18,18 @@
 #include "base/rng.h"
 #include "serve/scheduler.h"
 
-enum { UNKNOWN = -12345 }; /* In the place of a token that only the device knows. */
+enum { UNKNOWN = -12345 }; /* In place of a token that only the device knows. */
 enum { PAGE = 4, N_PAGES = 48, MAX_LEN = 96, MAX_PAGES = MAX_LEN / PAGE, N_SEQS = 40 };
 enum { MAX_GROUPS = 3 };
 
 typedef struct {
-    lt_seq seq; /* First: a sequence is its world's. */
+    lt_seq seq; /* The first field, so that a sequence leads to its life. */
     int32_t tokens[MAX_LEN], table[MAX_PAGES * MAX_GROUPS];
-    uint64_t prefix[MAX_LEN]; /* Hash of tokens[0..i] */
+    uint64_t prefix[MAX_LEN]; /* Hash of tokens[0..i]. */
     int64_t target, n_prompt, born, last_progress;
-    int32_t coming; /* What the device chose, while the step is on its way. */
+    int32_t coming; /* What the device chose, while the step is in flight. */
     int n_forks;
-    struct branch *branch; /* Of the step: (BRANCHES), or NULL. */
+    struct branch *branch; /* For the step: (BRANCHES), or NULL. */
 } life;
 
 enum { BRANCHES = 2 };
@@ -40,7 +40,7 @@ typedef struct branch {
 
 /* A step that was planned and run, and whose tokens were not read. */
 typedef struct {
-    life *ran[N_SEQS]; /* NULL: gone since. */
+    life *ran[N_SEQS]; /* NULL: it is gone. */
     bool due[N_SEQS];  /* It chooses a token. */
     int64_t n;
 } queued;
@@ -52,11 +52,12 @@ typedef struct {
     branch branches[N_SEQS][BRANCHES];
     uint64_t memory[N_PAGES * PAGE];
     lt_rng rng;
-    queued steps[2]; /* The older first. */
+    queued steps[2]; /* The older one first. */
     int n_steps;
     bool drafts;
     int64_t n_right, n_wrong, n_behind, n_branches, n_adopted;
-    /* Sequences with a window: times that they gave back pages, and that they began behind some. */
+    /* Sequences with a window: how often they gave back pages, and how often they began after
+     * given-back ones. */
     int64_t n_slid, n_found_behind;
     int64_t n_finished, n_cancelled, n_forked, n_cached, age_max, n_tokens, n_ahead, n_vain;
 } world;
@@ -103,7 +104,8 @@ static life *idle_life(world *w) {
     return NULL;
 }
 
-/* A prompt that shares its start with many others: one of four texts, then tokens of its own. */
+/* A prompt that shares its beginning with many others: one of four texts, then tokens of its
+ * own. */
 static void be_born(world *w) {
     life *l = idle_life(w);
     int64_t n, shared;
@@ -135,7 +137,7 @@ static void be_born(world *w) {
     lt_sched_add(&w->s, &l->seq);
 }
 
-/* The row of token p in the shadow memory of a group, and what it holds. */
+/* The row of token p in the shadow memory of a group, and its contents. */
 static uint64_t *row_of(world *w, const life *l, int64_t p, int64_t g) {
     const int32_t page = l->table[p / PAGE * lt_pages_groups(&w->s.pages) + g];
     return &w->memory[page * PAGE + p % PAGE];
@@ -145,7 +147,8 @@ static uint64_t key_of(const life *l, int64_t p, int64_t g) {
     return l->prefix[p] + (uint64_t)g;
 }
 
-/* The keys that tokens from `first` to `end` read in a group are the sequence's own. */
+/* Check that the keys which tokens from `first` to `end` read in a group are the sequence's
+ * own. */
 static void read_keys(world *w, const life *l, int64_t first, int64_t end, int64_t g) {
     const lt_pages *pages = &w->s.pages;
     const bool windowed = g >= pages->n_full;
@@ -172,7 +175,7 @@ static void run_plan(world *w) {
             for (int64_t g = 0; g < groups; g++) {
                 const int32_t page = l->table[p / PAGE * groups + g];
                 assert_int_equal(w->s.pages.page[page].refs,
-                                 1); /* None writes where others read. */
+                                 1); /* No row is written where others read. */
                 *row_of(w, l, p, g) = key_of(l, p, g);
             }
         }
@@ -241,7 +244,7 @@ static const lt_seq *first_to_run(const world *w) {
                                                         : NULL;
 }
 
-/* Other drafts behind a sequence, of which none or some will run. */
+/* Add other drafts to a sequence, none or some of which will run. */
 static void branch_off(world *w, life *l, int64_t most) {
     const int64_t n = l->seq.n_tokens;
     l->branch = w->branches[l - w->lives];
@@ -262,7 +265,7 @@ static void branch_off(world *w, life *l, int64_t most) {
     }
 }
 
-/* Drafts behind sequences that decode. */
+/* Add drafts to sequences that decode. */
 static void draft(world *w) {
     for (lt_seq *seq = w->s.running.first; seq != NULL; seq = seq->next) {
         life *l = (life *)seq;
@@ -285,12 +288,13 @@ static void draft(world *w) {
     }
 }
 
-/* In the plan, the background has the last items, and few rows beside others. */
+/* In the plan, background requests come last, and have few rows if there are others. */
 static void background_is_behind(world *w) {
     int64_t rows = 0, others = 0;
     for (int64_t i = 0; i < w->s.n_items; i++) {
         const lt_sched_item *item = &w->s.items[i];
-        if (item->seq->state == LT_SEQ_BRANCH) { /* Behind all others, which only the end has. */
+        /* After all others, which only the end of the plan has. */
+        if (item->seq->state == LT_SEQ_BRANCH) {
             w->n_branches++;
             continue;
         }
@@ -340,7 +344,7 @@ static void launch(world *w) {
     w->n_steps += q->n > 0;
 }
 
-/* The device knows the tokens of the step under way, the host that they come. */
+/* The device knows the tokens of the step in flight; the host only knows that they will come. */
 static void foresee(world *w, const queued *q) {
     for (int64_t i = 0; i < q->n; i++) {
         life *l = q->ran[i];
@@ -360,7 +364,7 @@ static void finish(world *w, life *l) {
     end(w, l);
 }
 
-/* A branch that ran may take the place of the draft: at least one of its tokens is right. */
+/* A branch that ran may replace the draft: at least one of its tokens is right. */
 static int64_t adopt(world *w, life *l) {
     life *b = l->branch != NULL ? &l->branch[chance(w, BRANCHES)].of : NULL;
     if (b == NULL || b->seq.state != LT_SEQ_BRANCH || chance(w, 2) == 0) {
@@ -374,7 +378,7 @@ static int64_t adopt(world *w, life *l) {
     return 1;
 }
 
-/* Some draft tokens that ran are accepted, then one comes that was not in the draft. */
+/* Some draft tokens that ran are accepted, then comes one that was not in the draft. */
 static void read_draft(world *w, life *l) {
     const int64_t least = adopt(w, l), ran = l->seq.n_done - l->seq.n_tokens;
     const int64_t right = least + (int64_t)chance(w, (uint64_t)(ran - least) + 1);
@@ -395,7 +399,7 @@ static void read_token(world *w, life *l) {
     if (l->seq.n_ahead > 0) {
         l->tokens[l->seq.n_tokens++] = l->coming;
         l->seq.n_ahead = 0;
-        if (chance(w, 30) == 0) { /* It ended, and nobody knew. */
+        if (chance(w, 30) == 0) { /* It ended, which was not known. */
             finish(w, l);
         } else {
             lt_sched_learn(&w->s, &l->seq);
@@ -431,7 +435,7 @@ static void collect(world *w) {
     for (int64_t i = 0; i < q->n; i++) {
         life *l = q->ran[i];
         if (l == NULL || !q->due[i] || (l->seq.n_ahead == 0 && l->seq.n_done < l->seq.n_tokens)) {
-            continue; /* The last: preempted with its forks to come; it will choose again. */
+            continue; /* The last one: it was preempted before its forks; it will choose again. */
         }
         read_token(w, l);
     }
@@ -443,7 +447,7 @@ static void collect(world *w) {
     w->n_steps--;
 }
 
-/* ahead: of 100 steps this many are queued before the tokens of the one before are read. */
+/* ahead: of 100 steps this many are queued before the tokens of the previous one are read. */
 static void step(world *w, int64_t at, uint64_t births, uint64_t ahead) {
     if (chance(w, births) == 0) {
         be_born(w);
@@ -476,8 +480,9 @@ typedef struct {
 
 static const groups one = {1, 0, 0};
 
-/* The first of all always runs; at the end all pages come back. A quarter of the steps: faults show
- * in the first thousands. LATEEN_TEST_ALL=1: all of them (tests/long/worlds.sh). */
+/* The first in order always runs; at the end all pages are free. By default a quarter of the
+ * steps: faults show in the first thousands. LATEEN_TEST_ALL=1: all of them
+ * (tests/long/worlds.sh). */
 static void simulate(uint64_t seed, int64_t all_steps, int64_t max_running, int64_t step_tokens,
                      uint64_t births, uint64_t ahead, bool drafts, int64_t background_rows,
                      groups of) {
@@ -499,7 +504,7 @@ static void simulate(uint64_t seed, int64_t all_steps, int64_t max_running, int6
                   (long long)w.n_forked, (long long)w.s.n_preemptions, (long long)w.n_cached,
                   (long long)w.age_max, (long long)w.n_ahead, (long long)w.n_vain);
     assert_true(!drafts || (w.n_right > steps / 10 && w.n_wrong > steps / 10));
-    /* Without a budget beside the decoding there are none. */
+    /* Without a budget beyond the decoding there are none. */
     if (drafts && step_tokens > max_running &&
         (w.n_branches < steps / 100 || w.n_adopted < w.n_branches / 10)) {
         fail_msg("%lld branches, %lld adopted", (long long)w.n_branches, (long long)w.n_adopted);
@@ -509,7 +514,8 @@ static void simulate(uint64_t seed, int64_t all_steps, int64_t max_running, int6
     assert_true(ahead == 0 || (w.n_ahead > steps / 2 && w.n_vain > steps / 1000));
     assert_true(w.n_finished > steps / 200 && w.n_forked > 0 && w.s.n_preemptions > 0);
     assert_true(w.n_cached > 0 && w.s.pages.n_evicted > 0);
-    assert_true(w.age_max < 20000); /* Two levels of priority, and all that was before it. */
+    /* Two levels of priority, and everything that was before it. */
+    assert_true(w.age_max < 20000);
     for (int i = 0; i < N_SEQS; i++) {
         if (w.lives[i].seq.state != LT_SEQ_IDLE) {
             end(&w, &w.lives[i]);
@@ -523,9 +529,9 @@ static void simulate(uint64_t seed, int64_t all_steps, int64_t max_running, int6
 static void a_million_steps(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 2; i++) { /* One by one, and ahead. */
-        /* More pages wanted than there are. */
+        /* More pages are needed than there are. */
         simulate(1 + i, 400000, 12, 24, 4, 99 * i, false, 0, one);
-        /* Few slots, no budget beside the decoding. */
+        /* Few slots, no budget beyond the decoding. */
         simulate(3 + i, 300000, 4, 4, 12, 99 * i, false, 0, one);
         simulate(5 + i, 200000, 30, 64, 3, 99 * i, false, 0, one);  /* Overload. */
         simulate(7 + i, 100000, 12, 200, 8, 60 * i, false, 0, one); /* Whole prompts in a step. */
@@ -539,7 +545,8 @@ static void a_million_steps(void **state) {
     simulate(15, 100000, 12, 24, 6, 0, true, 8, one);
 }
 
-/* Windows of one token, of less than a page, of some pages; pieces of prompts longer than they. */
+/* Windows of one token, of less than a page, of some pages; pieces of prompts longer than the
+ * window. */
 static void sequences_with_a_window_hold_few_pages(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 2; i++) {
@@ -553,7 +560,7 @@ static void sequences_with_a_window_hold_few_pages(void **state) {
 
 /* One group of layers that see all tokens and one or two groups with a window share a pool for a
  * million random steps. A sequence that ends after any step leaves no page in use. */
-static void groups_of_layers_give_back_what_is_theirs(void **state) {
+static void groups_of_layers_give_back_their_pages(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 2; i++) {
         simulate(24 + i, 200000, 12, 24, 6, 99 * i, false, 0, (groups){1, 1, 9});
@@ -564,7 +571,7 @@ static void groups_of_layers_give_back_what_is_theirs(void **state) {
     simulate(31, 100000, 12, 24, 8, 0, true, 8, (groups){1, 1, 16});
 }
 
-/* ---- what single steps do ---- */
+/* ---- Single steps ---- */
 
 static life *add(world *w, int64_t n, int priority, int32_t token) {
     life *l = idle_life(w);
@@ -614,7 +621,7 @@ static void priority_then_arrival(void **state) {
     assert_ptr_equal(w.s.waiting.first, &early->seq);
     assert_ptr_equal(early->seq.next, &late->seq);
     assert_ptr_equal(late->seq.next, &low->seq);
-    w.s.n_steps += LT_SCHED_AGE + 1; /* Who has waited long enough is not overtaken. */
+    w.s.n_steps += LT_SCHED_AGE + 1; /* A request that has waited long enough is not overtaken. */
     late = add(&w, 4, 1, 3);
     assert_ptr_equal(w.s.waiting.last, &late->seq);
     lt_arena_close(&w.arena);
@@ -629,7 +636,7 @@ static void a_prompt_seen_before_is_not_run_again(void **state) {
     plan_and_run(&w);
     b = add(&w, 12, 0, 1);
     plan_and_run(&w);
-    assert_int_equal(b->seq.n_cached, 8); /* Its last token runs, and so its page. */
+    assert_int_equal(b->seq.n_cached, 8); /* Its last token runs, and so does its page. */
     assert_int_equal(b->seq.n_done, 12);
     assert_int_equal(b->table[0], a->table[0]);
     assert_int_equal(b->table[2], a->table[2]); /* Equal pages become one. */
@@ -648,7 +655,7 @@ static void press(world *w) {
     }
 }
 
-/* Tokens of a prompt of twenty 1 that are found; it keeps n_keep of them for keep_s. */
+/* Number of tokens of a prompt of twenty 1 that are found; it keeps n_keep of them for keep_s. */
 static int64_t found(world *w, double keep_s, int64_t n_keep) {
     life *l = add(w, 20, 0, 1);
     l->seq.keep_s = keep_s;
@@ -658,8 +665,8 @@ static int64_t found(world *w, double keep_s, int64_t n_keep) {
     return l->seq.n_cached;
 }
 
-/* Of 48 pages at most 16 are kept; the others make room. A page is kept if its first token is among
- * those that a request asks for, whether the request computes it or finds it. */
+/* At most 16 of 48 pages are kept; the others make room. A page is kept if its first token is
+ * among those that a request asks to keep, whether the request computes it or finds it. */
 static void pages_are_kept_for_their_time(void **state) {
     static world w;
     (void)state;
@@ -671,7 +678,7 @@ static void pages_are_kept_for_their_time(void **state) {
     assert_int_equal(w.s.pages.n_kept, 3);
     assert_int_equal(found(&w, 200.0, 16), 16); /* All but the page of its last token. */
     assert_int_equal(w.s.pages.n_kept, 4);
-    w.s.pages.now_s += 150.0; /* The first request's time is over. */
+    w.s.pages.now_s += 150.0; /* The time of the first request is over. */
     press(&w);
     assert_int_equal(found(&w, 0.0, 0), 16);
     w.s.pages.now_s += 60.0;
@@ -705,8 +712,9 @@ static void forks_copy_a_page_when_they_write(void **state) {
     lt_arena_close(&w.arena);
 }
 
-/* Beside a sequence that runs, one starts only if a page of each group is left for the former. A
- * sequence of k sets, at least 12, holds k + 12 pages: 12 sets are those of 9 + 24 tokens and 3. */
+/* Beside a running sequence, another one starts only if a page of each group is left for the
+ * former. A sequence of k sets, at least 12, holds k + 12 pages: 12 sets are those of 9 + 24
+ * tokens and 3. */
 static void one_more_page_is_left_in_each_group(void **state) {
     (void)state;
     for (int64_t left = 1; left <= 2; left++) {
@@ -728,9 +736,9 @@ static void one_more_page_is_left_in_each_group(void **state) {
     }
 }
 
-/* Two families of two sequences of 16 pages, in 48 pages: the first members wait, done, for the
- * second ones, for which there is no room. A family's members stand side by side, so the later
- * family gives way. */
+/* Two families of two sequences of 16 pages, in 48 pages: the first members are done and wait for
+ * the second ones, for which there is no room. The members of a family are adjacent in the order,
+ * so the later family gives way. */
 static void a_family_that_waits_gives_way(void **state) {
     enum { A0, B0, A1, B1, N = 64 };
     static world w;
@@ -756,7 +764,7 @@ static void a_family_that_waits_gives_way(void **state) {
     run_plan(&w);
     lt_sched_done(&w.s);
     lt_sched_plan(&w.s);
-    assert_false(lt_sched_unblock(&w.s)); /* Nobody waits. */
+    assert_false(lt_sched_unblock(&w.s)); /* No family waits. */
     lt_sched_add(&w.s, &l[B1].seq);
     lt_sched_add(&w.s, &l[A1].seq);
     assert_ptr_equal(w.s.waiting.first, &l[A1].seq);
@@ -784,7 +792,7 @@ int main(void) {
         cmocka_unit_test(one_more_page_is_left_in_each_group),
         cmocka_unit_test(a_million_steps),
         cmocka_unit_test(sequences_with_a_window_hold_few_pages),
-        cmocka_unit_test(groups_of_layers_give_back_what_is_theirs),
+        cmocka_unit_test(groups_of_layers_give_back_their_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

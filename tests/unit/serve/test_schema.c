@@ -56,7 +56,7 @@ static void official_suite(void **state) {
     assert_true(rows > 350 && refused * 7 < rows);
 }
 
-/* ---- Drawn texts ---- */
+/* ---- Random texts ---- */
 
 /* A text of random allowed bytes, mostly the first allowed ones, so that names and items tend to
  * repeat. */
@@ -112,7 +112,7 @@ static void check_items(const json_t *list, const char *text) {
     }
 }
 
-/* Each schema, and how many members or items a text has at least and at most. */
+/* Each schema, with the minimum and maximum number of members or items of a text. */
 static void no_name_and_no_item_twice(void **state) {
     static const struct {
         const char *schema;
@@ -188,7 +188,7 @@ static void copies_keep_their_names(void **state) {
     assert_true(feed(s, "{\"a\":null,\"b", 12));
     lt_grammar_state_copy(t, s);
     assert_true(feed(s, "\":null,\"c\":null,\"b", 18));
-    assert_false(feed(s, "\"", 1)); /* The state stays as it was. */
+    assert_false(feed(s, "\"", 1)); /* The state is not changed. */
     assert_true(feed(s, "b\":null}", 8) && lt_grammar_done(s));
     assert_true(feed(t, "c\":null,\"b\":null,\"b", 19) && !feed(t, "\"", 1));
     lt_grammar_state_reset(t);
@@ -302,7 +302,7 @@ static void formats(void **state) {
     }
 }
 
-/* What ECMAScript and Python read differently is left out on both sides. */
+/* Patterns that ECMAScript and Python read differently are left out. */
 static void patterns(void **state) {
     (void)state;
     expect(LT_GRAMMAR_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^\\\\S\\\\W\\\\D.$\"}",

@@ -1,5 +1,5 @@
 /* A model with a score head in the engine: its values are those of transformers
- * (tools/make_objective_goldens.py), on each backend, alone and in a batch, fresh and from the
+ * (tools/make_objective_goldens.py), on each backend, alone and in a batch, computed or from the
  * prefix cache, with the same bits; what it cannot do is refused. */
 #include "unit/serve/fleet.h"
 
@@ -77,7 +77,7 @@ static void values_keep_their_bits(void **state) {
         send(f.engine, &r, &alone[i]);
         receive_all(f.engine, 1, 1);
     }
-    for (int i = 0; i < N; i++) { /* Some for embeddings. */
+    for (int i = 0; i < N; i++) { /* Some ask for embeddings. */
         lt_request r = request_of(&f, i % 2);
         r.score = i % 5 != 4;
         send(f.engine, &r, &among[i]);
@@ -100,8 +100,8 @@ static void values_keep_their_bits(void **state) {
     close_fixture(&f);
 }
 
-/* Several tokens of a text, in steps of the engine that end between them: a token's value has the
- * bits that it has where it is the last of a text. */
+/* Several tokens of a text, in steps of the engine that end between them: the value of a token
+ * has the bits that it has at the end of a text. */
 static void values_of_several_tokens(void **state) {
     enum { MOST = 64 };
     static answer several, alone[MOST];
@@ -117,7 +117,7 @@ static void values_of_several_tokens(void **state) {
     o.step_tokens = 5;
     must(lt_engine_open(&f.engine, f.golden.model, &o), "engine");
     r = request_of(&f, 0);
-    for (int i = 0; i < r.n_prompt; i++) { /* Their pages are in the prefix cache then. */
+    for (int i = 0; i < r.n_prompt; i++) { /* Then their pages are in the prefix cache. */
         lt_request one = r;
         at[i] = i;
         one.n_prompt = i + 1;
@@ -131,7 +131,7 @@ static void values_of_several_tokens(void **state) {
     for (int i = 0; i < r.n_prompt; i++) {
         assert_memory_equal(&several.embedding[i], alone[i].embedding, sizeof(float));
     }
-    r.score_at = at + 2; /* Not from the first. */
+    r.score_at = at + 2; /* Not from the first token on. */
     r.n_score_at = r.n_prompt - 2;
     send(f.engine, &r, &several);
     receive_all(f.engine, 1, r.n_score_at);

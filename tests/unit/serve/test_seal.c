@@ -1,4 +1,4 @@
-/* Sealed texts: only their owner's key opens them, and none opens a changed text. */
+/* Sealed texts: only their owner's key opens them, and no key opens a changed text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,13 +41,13 @@ static void refuses_what_was_changed(void **state) {
     assert_int_equal(lt_seal_key_make(&key, "k"), LT_OK);
     sealed = lt_seal(&key, "some thoughts", 13);
     twice = lt_seal(&key, "some thoughts", 13);
-    assert_string_not_equal(sealed, twice); /* A nonce each. */
+    assert_string_not_equal(sealed, twice); /* Each has a nonce of its own. */
     for (size_t i = 0; i < strlen(sealed); i++) {
         const char was = sealed[i];
         char *opened;
         sealed[i] = was == 'A' ? 'B' : 'A';
         opened = lt_unseal(&key, sealed, strlen(sealed), &n);
-        /* The last letter before the padding has bits that mean nothing. */
+        /* The last letter before the padding has bits without meaning. */
         assert_true(opened == NULL || memcmp(opened, "some thoughts", 13) == 0);
         free(opened);
         sealed[i] = was;

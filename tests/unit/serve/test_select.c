@@ -1,4 +1,5 @@
-/* Rules of selection: what they keep follows their closed forms, on scores whose law is known. */
+/* Rules of selection: what they keep follows their closed forms, on scores whose distribution is
+ * known. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +14,7 @@
 
 #define DRAWS 100000
 
-/* A model of three answers, with rewards that rise. */
+/* A model with three answers, whose rewards rise. */
 static const double prob[3] = {0.5, 0.3, 0.2}, reward[3] = {-1, 0.25, 2};
 
 static const lt_select_rule *rule_of(const char *name) {
@@ -27,7 +28,8 @@ static int sample(lt_rng *r) {
     return u < prob[0] ? 0 : u < prob[0] + prob[1] ? 1 : 2;
 }
 
-/* Chi-square of counts against a law; under 13.8 with probability 0.999 at 2 degrees of freedom. */
+/* Chi-square of counts against a distribution; below 13.8 with probability 0.999 at 2 degrees of
+ * freedom. */
 static double chi_square(const int64_t *counts, const double *law, int n) {
     double x = 0;
     for (int i = 0; i < n; i++) {
@@ -75,7 +77,7 @@ static void best_of_n(void **state) {
     assert_true(divergence(law) <= lt_select_kl(rule_of("best_of_n"), &none, 4));
 }
 
-/* Soft: the law over all 3^n sets of candidates, by enumeration. */
+/* Soft: the distribution over all 3^n sets of candidates, by enumeration. */
 static void soft_law(int n, double temperature, double *law) {
     int64_t sets = 1;
     memset(law, 0, 3 * sizeof *law);
@@ -101,14 +103,14 @@ static void soft_best_of_n(void **state) {
     (void)state;
     soft_law(5, 0.8, law);
     check_law("soft_best_of_n", &(lt_select_options){.temperature = 0.8}, 5, law);
-    soft_law(5, 1e9, plain); /* Hot: as without selection. */
-    soft_law(5, 0.02, best); /* Cold: best of n. */
+    soft_law(5, 1e9, plain); /* At a high temperature: as without selection. */
+    soft_law(5, 0.02, best); /* At a low temperature: best of n. */
     assert_true(fabs(plain[0] - prob[0]) < 1e-6);
     assert_true(fabs(best[0] - pow(.5, 5)) < 1e-9);
     check_law("soft_best_of_n", &(lt_select_options){.temperature = 0.02}, 5, best);
 }
 
-/* With u the rank, P(u <= x) is x exp(mu (x - 1)). */
+/* If u is the rank, P(u <= x) is x exp(mu (x - 1)). */
 static void best_of_poisson(void **state) {
     static const double mus[] = {1, 2, 4, 8, 16};
     static const double kls[] = {.107154, .298724, .673937, 1.213206, 1.837138};
@@ -122,7 +124,7 @@ static void best_of_poisson(void **state) {
     }
 }
 
-/* The number of candidates less one follows Poisson's law. */
+/* The number of candidates less one has a Poisson distribution. */
 static void draws_are_poisson(void **state) {
     const lt_select_rule *rule = rule_of("best_of_poisson");
     const lt_select_options o = {.mu = 2.5};
@@ -141,14 +143,14 @@ static void draws_are_poisson(void **state) {
     }
     law[7] = left;
     x = chi_square(counts, law, 8);
-    assert_true(x < 24.3); /* 0.999 at 7 degrees of freedom. */
+    assert_true(x < 24.3); /* The 0.999 quantile at 7 degrees of freedom. */
     assert_int_equal(lt_select_draws(rule_of("best_of_n"), &(lt_select_options){0}, 6, 1), 6);
 }
 
-/* The first that is good enough: geometric, cut at n, where the best is kept. */
+/* The first that is good enough: geometric, limited to n, where the best is kept. */
 static void rejection(void **state) {
     const lt_select_options o = {.threshold = 0.25};
-    /* None of 3 reaches the threshold: answer 0 by .5^3; else the first that does. */
+    /* None of 3 reaches the threshold: answer 0 with .5^3; else the first that does. */
     const double none = pow(.5, 3), law[3] = {none, (1 - none) * .6, (1 - none) * .4};
     (void)state;
     check_law("rejection", &o, 3, law);
@@ -166,7 +168,7 @@ static void rejection_is_decided_in_order(void **state) {
         lt_select_decided(rule_of("best_of_n"), &o, scores, NULL, (bool[]){1, 1, 1, 0}, 4));
 }
 
-static void ties_share(void **state) {
+static void ties_share_the_probability(void **state) {
     const double scores[4] = {2, 1, 2, 2};
     double p[4];
     lt_selection s;
@@ -186,17 +188,17 @@ static void votes(void **state) {
     double p[6];
     lt_selection s;
     (void)state;
-    /* 1 and 3 have two votes each, and their candidates share what the answer gets. */
+    /* 1 and 3 have two votes each, and their candidates share the probability of the answer. */
     assert_int_equal(lt_select(rule, &o, NULL, answers, 6, 1, &s, p), LT_OK);
     assert_true(p[0] == .25 && p[1] == .25 && p[2] == .25 && p[4] == .25 && p[3] == 0 && p[5] == 0);
-    /* Weighted: .6 for 3, .3 for 1, .55 for 2; without an answer there is no vote. */
+    /* Weighted: .6 for 3, .3 for 1, .55 for 2; a candidate without an answer has no vote. */
     assert_int_equal(lt_select(rule, &o, scores, answers, 6, 1, &s, p), LT_OK);
     assert_true(p[0] == .5 && p[4] == .5 && p[1] == 0 && p[5] == 0);
     assert_int_equal(lt_select(rule, &o, NULL, nobody, 2, 1, &s, p), LT_OK);
     assert_true(p[0] == .5 && p[1] == .5);
 }
 
-/* A lead that the open candidates could make up for is not decided; one more is. */
+/* A lead that the remaining candidates could make up for is not decisive; one more is. */
 static void a_majority_is_certain(void **state) {
     const lt_select_rule *rule = rule_of("self_consistency");
     const lt_select_options o = {0};
@@ -209,8 +211,9 @@ static void a_majority_is_certain(void **state) {
     assert_true(lt_select_decided(rule, &o, NULL, answers, (bool[]){1, 1, 1, 1, 0, 1}, 6));
 }
 
-/* alpha is between its limits: few scores near 1 are soft best of n, many are linear weights. */
-static void tails(void **state) {
+/* alpha is between its limits: few scores near 1 give soft best of n, many give linear
+ * weights. */
+static void tails_of_scores(void **state) {
     const double scores[4] = {.2, .4, .6, .8};
     lt_select_options o = {.temperature = .5, .tail = .5, .half_tail = 1e12};
     double soft[4], p[4], sum = 0;
@@ -231,7 +234,7 @@ static void tails(void **state) {
     for (int i = 0; i < 4; i++) {
         assert_true(fabs(p[i] - (1 + scores[i] / .5) / sum) < 1e-9);
     }
-    /* Between them. Hill's index of 1 / (1 - score), of the two highest over the third. */
+    /* Between the limits: Hill's index of 1 / (1 - score), of the two highest over the third. */
     o.half_tail = 1;
     assert_int_equal(lt_select(rule_of("best_of_tails"), &o, scores, NULL, 4, 1, &s, p), LT_OK);
     {
@@ -241,7 +244,7 @@ static void tails(void **state) {
     }
 }
 
-/* A quarter of four scores is one: the index is of the highest over the second. */
+/* A quarter of four scores is one: the index is that of the highest over the second. */
 static void a_tail_of_one(void **state) {
     const double scores[4] = {.9, .5, .2, 0};
     const lt_select_options o = {.temperature = .5, .tail = .25, .half_tail = 1};
@@ -278,7 +281,7 @@ static void refused(void **state) {
                                &(lt_select_options){.temperature = 1, .tail = .5, .half_tail = 1},
                                over, NULL, 2, 1, &s, NULL),
                      LT_ERR_NUMERIC);
-    /* Options first: they are wrong for every request. */
+    /* Options are checked first, because they are wrong for every request. */
     assert_int_equal(lt_select(rule_of("best_of_n"), &(lt_select_options){.mu = 1}, scores, NULL, 2,
                                1, &s, NULL),
                      LT_ERR_ARG);
@@ -316,7 +319,8 @@ static void hedge_equals_all_subsets(void **state) {
         assert_int_equal(lt_hedge_value(rule_of("best_of_n"), &p, 1, n, &value), LT_OK);
         assert_true(fabs(value - brute_best(n)) < 1e-12);
     }
-    for (int n = 1; n <= 6; n++) { /* Poisson(2) more than one, cut at the six that there are. */
+    /* One more than Poisson(2), limited to the six that there are. */
+    for (int n = 1; n <= 6; n++) {
         mixed += (n < 6 ? share : left) * brute_best(n);
         left -= share;
         share *= 2.0 / n;
@@ -334,8 +338,8 @@ static void ties_of_the_proxy_share(void **state) {
     assert_true(fabs(value - 3) < 1e-12);
 }
 
-/* The toy of the research notes: u uniform, the true reward u^12 (1 - u) / C. Best of n has n / (C
- * (n + 12) (n + 13)), highest, and equal, at n = 12 and 13. */
+/* The example of the research notes: u uniform, the true reward u^12 (1 - u) / C. Best of n has n
+ * / (C (n + 12) (n + 13)), which is highest, and equal, at n = 12 and 13. */
 static void hedge_finds_the_root(void **state) {
     enum { PROMPTS = 1500, M = 48, N = 40 };
     static double u[PROMPTS][M], truth[PROMPTS][M], parameters[N];
@@ -372,8 +376,8 @@ static void hedge_finds_the_root(void **state) {
     assert_true(fabs(h.parameter - 12.4) < 1.3 && fabs(h.value - .666931) < .01);
 }
 
-/* All six samples, each by exp(proxy / temperature); of two with one proxy, the mean of their true
- * rewards counts for both. */
+/* All six samples, weighted by exp(proxy / temperature); if two have the same proxy, the mean of
+ * their true rewards counts for both. */
 static void hedge_of_temperatures(void **state) {
     static const double ties_proxy[4] = {1, 2, 2, 0}, ties_truth[4] = {.2, .9, .1, .6};
     const lt_hedge_prompt both[] = {{few_proxy, few_truth, 6}, {ties_proxy, ties_truth, 4}};
@@ -404,12 +408,12 @@ static void hedge_of_temperatures(void **state) {
     assert_int_equal(h.at_edge, h.parameter != 1);
     assert_int_equal(
         lt_hedge_tune(rule_of("soft_best_of_n"), both, 2, temperatures + 1, 1, 3, 1, &h, NULL),
-        LT_OK); /* One parameter is the first and the last. */
+        LT_OK); /* A single parameter is the first and the last. */
     assert_true(h.parameter == 1 && h.low == 1 && h.high == 1 && h.at_edge);
     assert_true(fabs(h.value - want[1]) < 1e-12);
 }
 
-static void hedge_refuses(void **state) {
+static void hedge_refuses_bad_options(void **state) {
     const lt_hedge_prompt p = {few_proxy, few_truth, 6};
     double value;
     (void)state;
@@ -435,16 +439,16 @@ int main(void) {
                                        cmocka_unit_test(draws_are_poisson),
                                        cmocka_unit_test(rejection),
                                        cmocka_unit_test(rejection_is_decided_in_order),
-                                       cmocka_unit_test(ties_share),
+                                       cmocka_unit_test(ties_share_the_probability),
                                        cmocka_unit_test(votes),
                                        cmocka_unit_test(a_majority_is_certain),
-                                       cmocka_unit_test(tails),
+                                       cmocka_unit_test(tails_of_scores),
                                        cmocka_unit_test(a_tail_of_one),
                                        cmocka_unit_test(refused),
                                        cmocka_unit_test(hedge_equals_all_subsets),
                                        cmocka_unit_test(ties_of_the_proxy_share),
                                        cmocka_unit_test(hedge_finds_the_root),
                                        cmocka_unit_test(hedge_of_temperatures),
-                                       cmocka_unit_test(hedge_refuses)};
+                                       cmocka_unit_test(hedge_refuses_bad_options)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
-/* Context shift against its rule, as llama-server has it: when a sequence of the longest length is
- * to go on, the first `keep` tokens stay, half of what stands between them and the newest token, or
- * `discard` of it, is dropped, and the next token is that of a request whose prompt is what is
- * left. Here such requests are made one by one. */
+/* Context shift against its rule, which is that of llama-server: when a sequence of maximum
+ * length is to continue, the first `keep` tokens stay, half of those between them and the newest
+ * token, or `discard` of them, are dropped, and the next token is that of a request whose prompt
+ * is what is left. Here such requests are made one by one. */
 #include "unit/serve/fleet.h"
 
 enum { SEQ = 48, VOCAB = 64, NEW = 120 };
@@ -21,7 +21,7 @@ static int32_t next(lt_engine *e, const int32_t *tokens, int64_t n) {
     return a.choices[0].ids[0];
 }
 
-/* What the rule gives; returns how many tokens were dropped. */
+/* The text by the rule; returns how many tokens were dropped. */
 static int64_t expected(lt_engine *e, const lt_request *r, int32_t *out, int64_t n_new) {
     int32_t window[SEQ];
     int64_t n = r->n_prompt, dropped = 0;
@@ -108,7 +108,7 @@ static void texts_are_those_of_what_is_left(void **state) {
     lt_model_close(m);
 }
 
-/* Without it a request that would not fit is refused. */
+/* Without context shift, a request that would not fit is refused. */
 static void without_it_a_longer_text_is_refused(void **state) {
     static answer a;
     static const int32_t prompt[] = {5, 6, 7, 8};

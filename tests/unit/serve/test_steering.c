@@ -1,6 +1,6 @@
 /* Steering vectors: log-probabilities of a steered model against transformers' with a hook
- * (tools/make_guide_goldens.py), on each backend; rows of other requests keep their bits; pages are
- * shared by equals only; faulty files are refused by name. */
+ * (tools/make_guide_goldens.py), on each backend; rows of other requests keep their bits; pages
+ * are shared only with the same steering; faulty files are refused by name. */
 #include "unit/serve/fleet.h"
 
 #include <unistd.h>
@@ -98,7 +98,7 @@ static void logprobs_are_those_of_a_hook(void **state) {
     compare_with_a_hook(NULL, 1e-4);
 }
 
-/* In 16 bits, whose rounding the random weights make visible. */
+/* In 16 bits, whose rounding errors the random weights make visible. */
 static void logprobs_on_a_gpu(void **state) {
     (void)state;
     if (gpu_backend() == NULL) {
@@ -107,7 +107,7 @@ static void logprobs_on_a_gpu(void **state) {
     compare_with_a_hook(gpu_backend(), 0.1);
 }
 
-/* Alone and between others, steered and not; from the prefix cache and fresh. */
+/* Alone and among others, steered and not; from the prefix cache and without it. */
 static void requests_keep_their_bits(void **state) {
     enum { KINDS = 3, EACH = 5 };
     static const struct {
@@ -161,7 +161,7 @@ static void write_vector(const char *path, const char *name, int64_t n, float va
     must(lt_safetensors_write(path, &t, 1, NULL, NULL), path);
 }
 
-static void faults_are_told(void **state) {
+static void faults_are_reported(void **state) {
     static const struct {
         const char *tensor;
         int64_t n;
@@ -217,7 +217,7 @@ int main(void) {
         cmocka_unit_test(logprobs_are_those_of_a_hook),
         cmocka_unit_test(logprobs_on_a_gpu),
         cmocka_unit_test(requests_keep_their_bits),
-        cmocka_unit_test(faults_are_told),
+        cmocka_unit_test(faults_are_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@
 #include "base/rng.h"
 #include "serve/stop_scan.h"
 
-/* Feed text in random pieces; out gets what is let through. Returns which stop was found. */
+/* Feed text in random pieces; out gets what is passed through. Returns which stop was found. */
 static int scan(const char *const *stops, int n_stops, bool include, const char *text, lt_rng *r,
                 char *out) {
     size_t lengths[4], n = strlen(text), at = 0, out_n = 0;
@@ -66,7 +66,7 @@ static void random_texts(void **state) {
     }
 }
 
-static void several(void **state) {
+static void several_stops(void **state) {
     static const char *const stops[] = {"</s>", "\n\n", "END"};
     lt_rng r = {.seed = 1};
     char out[64];
@@ -92,7 +92,8 @@ static void nothing_is_held_without_stops(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_texts), cmocka_unit_test(several),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_texts),
+                                       cmocka_unit_test(several_stops),
                                        cmocka_unit_test(nothing_is_held_without_stops)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

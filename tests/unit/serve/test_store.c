@@ -1,5 +1,5 @@
-/* Stored answers: found by id and owner, within bounds of number, bytes and time; a turn keeps the
- * one before it. */
+/* Stored answers: found by id and owner, within limits of number, bytes and time; a turn keeps
+ * the previous one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,7 +44,8 @@ static void found_by_id_and_owner(void **state) {
     assert_int_equal(n, 7);
     assert_true(lt_store_forget(s, "a", "one", 0));
     assert_false(lt_store_forget(s, "a", "one", 0));
-    assert_string_equal(lt_stored_text(e, &n), "{\"a\":1}"); /* Whoever holds it may read on. */
+    /* A reader that holds it may go on reading. */
+    assert_string_equal(lt_stored_text(e, &n), "{\"a\":1}");
     assert_int_equal(lt_store_get_stats(s).entries, 0);
     assert_true(lt_store_get_stats(s).bytes > 0);
     lt_store_release(s, e);
@@ -64,7 +65,7 @@ static void longest_unused_goes_first(void **state) {
     lt_store *s = opened(3, 1 << 20, 100);
     (void)state;
     assert_true(put(s, "a", NULL, 0) && put(s, "b", NULL, 1) && put(s, "c", NULL, 2));
-    assert_true(there(s, "a", 3)); /* Used: b is the oldest now. */
+    assert_true(there(s, "a", 3)); /* It was used: now b is the oldest. */
     assert_true(put(s, "d", NULL, 4));
     assert_true(there(s, "a", 5) && !there(s, "b", 5) && there(s, "c", 5) && there(s, "d", 5));
     assert_int_equal(lt_store_get_stats(s).entries, 3);
@@ -114,7 +115,8 @@ static void turns_hold_the_ones_before(void **state) {
     char id[16];
     int turns = 0;
     (void)state;
-    for (int i = 0; i < 50000; i++) { /* Long enough that freeing by recursion would end badly. */
+    /* Long enough that freeing by recursion would overflow the stack. */
+    for (int i = 0; i < 50000; i++) {
         snprintf(id, sizeof id, "%d", i);
         if (!put(s, id, last, i * 0.001)) {
             break;
@@ -126,7 +128,7 @@ static void turns_hold_the_ones_before(void **state) {
     for (const lt_stored *e = last; e != NULL; e = lt_stored_previous(e)) {
         turns++;
     }
-    assert_true(turns > 4); /* Found are 4; read are all that fitted. */
+    assert_true(turns > 4); /* 4 are found; all that fitted are read. */
     lt_store_release(s, last);
     lt_store_close(s);
 }
@@ -152,11 +154,11 @@ static void listed_in_the_order_of_putting(void **state) {
     assert_string_equal(listed(s, "", "owner", 0), "");
     assert_true(put(s, "x-1", NULL, 0) && put(s, "y-1", NULL, 1) && put(s, "x-2", NULL, 2));
     assert_true(lt_store_put(s, "x-3", "another", NULL, "", 0, 3));
-    assert_true(there(s, "x-1", 50)); /* A use does not move it. */
+    assert_true(there(s, "x-1", 50)); /* Using it does not move it. */
     assert_string_equal(listed(s, "x-", "owner", 50), "x-1 x-2 ");
     assert_string_equal(listed(s, "", "owner", 50), "x-1 y-1 x-2 ");
     assert_string_equal(listed(s, "x-", "another", 50), "x-3 ");
-    /* Nor is a list a use: what was not used for 100 s is gone. */
+    /* Listing is no use, either: what was not used for 100 s is gone. */
     assert_string_equal(listed(s, "", "owner", 120), "x-1 ");
     lt_store_close(s);
 }
@@ -172,15 +174,16 @@ static void replaced_text_keeps_its_place(void **state) {
     a = lt_store_hold(s, "a", "owner", 2);
     assert_true(lt_store_replace(s, a, "new", 3, 3));
     assert_int_equal(lt_store_get_stats(s).entries, 2);
-    assert_false(lt_store_replace(s, a, "newer", 5, 4)); /* It is no longer the one found. */
+    /* It is no longer the one that is found. */
+    assert_false(lt_store_replace(s, a, "newer", 5, 4));
     assert_string_equal(lt_stored_text(a, &n), "a");
     lt_store_release(s, a);
     a = lt_store_hold(s, "a", "owner", 5);
     assert_string_equal(lt_stored_text(a, &n), "new");
     assert_string_equal(listed(s, "", "owner", 5), "a b ");
-    /* What does not fit changes nothing: alone, or beside what others hold. */
+    /* A text that does not fit changes nothing: alone, or with what others hold. */
     assert_false(lt_store_replace(s, a, big, 9000, 6));
-    assert_true(lt_store_put(s, "c", "owner", NULL, big, sizeof big, 7)); /* b goes. */
+    assert_true(lt_store_put(s, "c", "owner", NULL, big, sizeof big, 7)); /* b is dropped. */
     c = lt_store_hold(s, "c", "owner", 8);
     assert_true(lt_store_put(s, "d", "owner", NULL, big, sizeof big, 9)); /* a is the oldest. */
     assert_false(there(s, "a", 9));
@@ -230,8 +233,8 @@ static void searched_by_prefix(void **state) {
     lt_store_close(s);
 }
 
-/* The bound itself is still within it, of one text, and of one that another reader holds while its
- * successor comes. */
+/* Exactly the limit still fits, for one text, and for one that another reader holds while its
+ * successor arrives. */
 static void bytes_that_just_fit(void **state) {
     static char text[1000];
     lt_store *s = opened(8, 1 << 20, 100);

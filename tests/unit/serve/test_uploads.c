@@ -1,5 +1,5 @@
-/* Uploads whose calls run at the same time on several threads: what has ended stays as it is, and
- * no part is left on disk. tests/e2e/serve_uploads.py tests everything else. */
+/* Uploads whose calls run at the same time on several threads: what has ended does not change,
+ * and no part is left on disk. tests/e2e/serve_uploads.py tests everything else. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,7 +65,7 @@ static void begin(const char *id, size_t bytes) {
     assert_true(lt_uploads_create(uploads, &t, &e));
 }
 
-/* ---- A part comes while its upload is cancelled ---- */
+/* ---- A part arrives while its upload is cancelled ---- */
 
 static void *add(void *id) {
     lt_api_error e = {0};
@@ -74,7 +74,7 @@ static void *add(void *id) {
     return lt_uploads_add(uploads, id, "", part, data, PART_BYTES, &e) ? id : NULL;
 }
 
-static void parts_of_cancelled_uploads_go(void **state) {
+static void parts_of_cancelled_uploads_are_removed(void **state) {
     int n_late = 0;
     (void)state;
     for (int i = 0; i < 20; i++) {
@@ -86,13 +86,13 @@ static void parts_of_cancelled_uploads_go(void **state) {
         snprintf(id, sizeof id, "upload_%d", i);
         begin(id, PART_BYTES);
         assert_int_equal(pthread_create(&thread, NULL, add, id), 0);
-        usleep((useconds_t)(500 * i)); /* A part takes some milliseconds. */
+        usleep((useconds_t)(500 * i)); /* Writing a part takes some milliseconds. */
         assert_true(lt_uploads_cancel(uploads, id, "", &t, &e));
         assert_int_equal(pthread_join(thread, &kept), 0);
         n_late += kept == NULL;
         assert_int_equal(parts_on_disk(), 0);
     }
-    assert_true(n_late > 0); /* Else nothing was tested. */
+    assert_true(n_late > 0); /* Otherwise nothing was tested. */
 }
 
 /* ---- Several calls complete it ---- */
@@ -132,7 +132,7 @@ static void one_call_completes_it(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(parts_of_cancelled_uploads_go),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(parts_of_cancelled_uploads_are_removed),
                                        cmocka_unit_test(one_call_completes_it)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -9,7 +9,7 @@
 
 enum { ROWS = 64, MAX_ROWS = 256, SEQS = 64, PAGE = 16, V = 700 };
 
-/* `single` single tokens and one prompt; the last row of each is wanted, or all rows. */
+/* `single` single tokens and one prompt; the logits of the last row of each, or of all rows. */
 static void run_step(lt_paged_forward *f, int64_t single, int64_t prompt, bool all) {
     static int32_t ids[MAX_ROWS], positions[MAX_ROWS], slots[MAX_ROWS], q_start[SEQS + 1],
         kv_len[SEQS], table[SEQS * MAX_ROWS / PAGE], out_rows[MAX_ROWS];
@@ -61,7 +61,7 @@ static lt_paged_forward *open_forward(const lt_model *m) {
     return f;
 }
 
-/* Whether they were in the cache, or are there since a first preload. */
+/* Whether they were in the cache, or have been compiled by a first preload. */
 static void what_was_preloaded_is_loaded(void **state) {
     const lt_backend *gpu = gpu_backend();
     int64_t n_kernels, n_compiled;
@@ -89,7 +89,7 @@ static void what_was_preloaded_is_loaded(void **state) {
     lt_model_close(m);
 }
 
-static void nothing_is_new(void **state) {
+static void no_step_needs_a_new_kernel(void **state) {
     const lt_backend *gpu = gpu_backend();
     bool more = true;
     int64_t n_kernels;
@@ -118,6 +118,6 @@ static void nothing_is_new(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_was_preloaded_is_loaded),
-                                       cmocka_unit_test(nothing_is_new)};
+                                       cmocka_unit_test(no_step_needs_a_new_kernel)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* Models all of whose layers have a sliding window: the engine says what a session says, which
- * keeps all keys; a sequence fits a pool much smaller than itself; the prefix cache finds what it
- * may, and nothing else. */
+/* Models in which all layers have a sliding window: the engine gives the output of a session,
+ * which keeps all keys; a sequence fits in a pool much smaller than itself; the prefix cache
+ * finds what it may, and nothing else. */
 #include "unit/serve/fleet.h"
 
 enum { WINDOW = 24, PAGE = 16, STEP = 64, MOST = 9 /* pages of a sequence: (24 + 64) / 16 + 3 */ };
@@ -13,12 +13,12 @@ static lt_model *model_of(int64_t window, int64_t window_every, lt_dtype dtype,
                                 .width = 64,
                                 .n_heads = 4,
                                 .n_kv_heads = 2,
-                                .head_dim = 64, /* For the GPU's fast kernels. */
+                                .head_dim = 64, /* So that the GPU's fast kernels apply. */
                                 .ffn_width = 96,
                                 .vocab_size = VOCAB,
                                 .max_seq = 256,
                                 .norm_eps = 1e-5f,
-                                .act = 2, /* SiLU */
+                                .act = 2, /* SiLU. */
                                 .gated = true,
                                 .embed_scale = 1.0f,
                                 .pos = LT_POS_ROPE,
@@ -97,7 +97,7 @@ static void small_pool_on(const lt_backend *backend) {
     lt_model_close(m);
 }
 
-/* The pool is that of one sequence; four that run together preempt each other in it. */
+/* The pool is as large as one sequence needs; four that run together preempt each other. */
 static void long_texts_fit_small_pools(void **state) {
     (void)state;
     small_pool_on(NULL);
@@ -106,7 +106,7 @@ static void long_texts_fit_small_pools(void **state) {
     }
 }
 
-/* A GPU's kernels read tiles of keys in which pages that were given back lie. They have others'
+/* A GPU's kernels read tiles of keys that include pages which were given back. These have others'
  * keys in a small pool, and mostly their own in a large one: the bits are the same. */
 static void pages_given_back_do_not_matter(void **state) {
     static answer small[N], large[N];
@@ -121,8 +121,8 @@ static void pages_given_back_do_not_matter(void **state) {
     lt_model_close(m);
 }
 
-/* While one text of 240 tokens, 15 pages, is written, how many pages does it hold at most? It may
- * be over before it is looked at. */
+/* How many pages does a text of 240 tokens, 15 pages, hold at most while it is written? It may
+ * end before it is observed. */
 static void a_stream_holds_its_window(void **state) {
     static int32_t prompt[N_PROMPT];
     static answer a;
@@ -152,7 +152,7 @@ static int64_t ask(lt_engine *e, const int32_t *prompt, int64_t n, answer *a) {
     return a->cached_tokens;
 }
 
-static void beginnings_are_shared_whole_or_not(void **state) {
+static void beginnings_are_shared_if_their_window_is_there(void **state) {
     static int32_t prompt[N_PROMPT];
     static answer first, again, other;
     lt_model *m = model_of(WINDOW, 0, LT_F32, NULL);
@@ -163,10 +163,11 @@ static void beginnings_are_shared_whole_or_not(void **state) {
     greedy_session(m, prompt, N_PROMPT, 8, &want);
     assert_int_equal(ask(e, prompt, N_PROMPT, &first), 0);
     assert_int_equal(ask(e, prompt, N_PROMPT, &again), 144);
-    assert_int_equal(ask(e, prompt, 100, &other), 96); /* Shorter: its own window is there, too. */
+    /* A shorter text: its own window is there, too. */
+    assert_int_equal(ask(e, prompt, 100, &other), 96);
     assert_same(&first.choices[0], &want, "computed");
     assert_same(&again.choices[0], &want, "from the cache");
-    /* In a small pool the pages behind the window are gone, those in it are enough. */
+    /* In a small pool the pages before the window are gone; those in it suffice. */
     assert_int_equal(ask(small, prompt, N_PROMPT, &first), 0);
     assert_int_equal(ask(small, prompt, N_PROMPT, &again), 144);
     assert_same(&again.choices[0], &want, "from a small cache");
@@ -181,8 +182,8 @@ static void beginnings_are_shared_whole_or_not(void **state) {
     lt_model_close(m);
 }
 
-/* A layer that sees all needs all pages; so does a window as long as the text, which hides nothing.
- * (test_page_groups.c has layers of which only some see all.) */
+/* A layer that sees all tokens needs all pages; so does a window as long as the text, which hides
+ * nothing. (In test_page_groups.c only some layers see all.) */
 static void other_models_keep_all_pages(void **state) {
     const int64_t kinds[][2] = {{256, 2}, {256, 0}, {0, 0}};
     (void)state;
@@ -199,7 +200,7 @@ static void other_models_keep_all_pages(void **state) {
 }
 
 /* A file of pages begins with the first token. */
-static void texts_behind_their_window_are_not_saved(void **state) {
+static void texts_longer_than_their_window_are_not_saved(void **state) {
     static int32_t prompt[N_PROMPT];
     static answer a;
     lt_model *m = model_of(WINDOW, 0, LT_F32, NULL);
@@ -219,11 +220,12 @@ static void texts_behind_their_window_are_not_saved(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(long_texts_fit_small_pools),
-                                       cmocka_unit_test(pages_given_back_do_not_matter),
-                                       cmocka_unit_test(a_stream_holds_its_window),
-                                       cmocka_unit_test(beginnings_are_shared_whole_or_not),
-                                       cmocka_unit_test(other_models_keep_all_pages),
-                                       cmocka_unit_test(texts_behind_their_window_are_not_saved)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(long_texts_fit_small_pools),
+        cmocka_unit_test(pages_given_back_do_not_matter),
+        cmocka_unit_test(a_stream_holds_its_window),
+        cmocka_unit_test(beginnings_are_shared_if_their_window_is_there),
+        cmocka_unit_test(other_models_keep_all_pages),
+        cmocka_unit_test(texts_longer_than_their_window_are_not_saved)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

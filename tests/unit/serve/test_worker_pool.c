@@ -1,7 +1,7 @@
 /* Work outside the event loop: jobs begin in order and report on the loop, as many at a time as
- * there are threads and room for their trees; the queue is bounded; a job is cancelled before it
- * begins or not at all; trees are freed first, and jobs left at the end are reported or freed
- * (sanitizers find leaks). */
+ * there are threads and memory for their trees; the queue is bounded; a job is cancelled before
+ * it begins or not at all; trees are freed first, and jobs that are left at the end are reported
+ * or freed (sanitizers find leaks). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@
 typedef struct {
     lt_pool_job job;
     lt_worker_pool *pool;
-    atomic_bool *gate; /* Work waits for it. */
+    atomic_bool *gate; /* The work waits for it. */
     atomic_int begun, worked;
     int told;
     int *order;
@@ -88,7 +88,7 @@ static void in_order_and_bounded(void **state) {
     while (atomic_load(&t[3].worked) == 0) {
         usleep(100);
     }
-    lt_worker_pool_stop(a); /* Whether the loop has turned or not, it is told. */
+    lt_worker_pool_stop(a); /* Whether the loop has run or not, it is reported. */
     assert_int_equal(t[3].told, 3);
     tree = lt_body_open(a, "{}", 2);
     lt_body_free(tree); /* At once. */
@@ -103,8 +103,8 @@ static bool begins(task *t) {
     return atomic_load(&t->begun) != 0;
 }
 
-/* Three threads. Two jobs begin, the third has no room beside them until one is taken; the last,
- * over the bound, runs alone, and nobody overtakes it. */
+/* Three threads. Two jobs begin; the third has no room beside them until one is taken; the last,
+ * which exceeds the limit, runs alone, and no job overtakes it. */
 static void several_at_once(void **state) {
     enum { N = 5 };
     static const size_t bytes[N] = {LT_WORKER_POOL_BYTES / 2, LT_WORKER_POOL_BYTES / 4,
@@ -127,7 +127,7 @@ static void several_at_once(void **state) {
     assert_true(begins(&t[0]) && begins(&t[1]));
     usleep(20000);
     assert_int_equal(atomic_load(&t[2].begun), 0);
-    atomic_store(&gates[1], true); /* The second is told before the first. */
+    atomic_store(&gates[1], true); /* The second is reported before the first. */
     while (t[1].told == 0) {
         event_base_loop(base, EVLOOP_ONCE);
     }
@@ -156,7 +156,8 @@ static void several_at_once(void **state) {
     event_base_free(base);
 }
 
-/* The allocator's, in this program: how often it was asked, and from a thread of which pool. */
+/* Replaces that of the allocator in this program: counts calls, and notes from a thread of which
+ * pool. */
 static lt_worker_pool *trimmed_by;
 static atomic_int n_trimmed, n_trimmed_by_loop;
 int malloc_trim(size_t pad);
@@ -166,7 +167,7 @@ int malloc_trim(size_t pad) {
     return 0;
 }
 
-/* It may take a second, which would be everybody's on the loop. */
+/* It may take a second, during which the loop would serve no client. */
 static void memory_is_given_back_by_a_thread(void **state) {
     struct event_base *base = event_base_new();
     lt_worker_pool *a = NULL;
@@ -184,14 +185,14 @@ static void memory_is_given_back_by_a_thread(void **state) {
     event_base_free(base);
 }
 
-static void many_values(void **state) {
+static void values_of_a_body_are_counted(void **state) {
     const size_t n = LT_BODY_VALUES + 64;
     char *text = malloc(2 * n + 16);
     lt_api_error e;
     (void)state;
     assert_non_null(text);
     memcpy(text, "{\"a\": \"\\\"", 9);
-    memset(text + 9, ',', 2 * n); /* In a string they are nothing. */
+    memset(text + 9, ',', 2 * n); /* In a string they do not count. */
     memcpy(text + 9 + 2 * n, "\"}", 3);
     json_t *root = lt_body_parse(text, strlen(text), &e);
     assert_non_null(root);
@@ -207,9 +208,10 @@ static void many_values(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(in_order_and_bounded), cmocka_unit_test(several_at_once),
-        cmocka_unit_test(memory_is_given_back_by_a_thread), cmocka_unit_test(many_values)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(in_order_and_bounded),
+                                       cmocka_unit_test(several_at_once),
+                                       cmocka_unit_test(memory_is_given_back_by_a_thread),
+                                       cmocka_unit_test(values_of_a_body_are_counted)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* texts.h: numbered texts for the tests of the caches beside the pool of pages: a prompt of PROMPT
- * tokens and 30 more, which fill six pages of P tokens. */
+/* texts.h: numbered texts for tests of the caches that extend the pool of pages: a prompt of
+ * PROMPT tokens and 30 more, which fill six pages of P tokens. */
 #ifndef TESTS_SERVE_TEXTS_H
 #define TESTS_SERVE_TEXTS_H
 
@@ -17,7 +17,7 @@ static inline lt_request text_request(const int32_t *prompt) {
     return r;
 }
 
-/* Ask for a text alone; returns how many tokens of its prompt were cached. */
+/* Request a text alone; returns how many tokens of its prompt were cached. */
 static inline int64_t ask(lt_engine *e, uint64_t text, uint64_t salt, answer *a) {
     int32_t prompt[PROMPT];
     lt_request r;

@@ -120,8 +120,8 @@ static uint64_t open_files(void) {
     return set;
 }
 
-/* A run that ends before it has its folder, or behind that, closes no file of the process, such as
- * its standard output. */
+/* A run that ends before it has its folder, or soon after, closes no other file of the process,
+ * such as its standard output. */
 static void a_run_that_cannot_begin_closes_its_own_files_alone(void **state) {
     const uint64_t before = open_files();
     lt_recipe *r = run_recipe("cannot", "objective.kind=dpo");
@@ -137,8 +137,8 @@ static void a_run_that_cannot_begin_closes_its_own_files_alone(void **state) {
     free(r);
 }
 
-/* The report is there after a checkpoint, before the run has ended; not after any other step, nor,
- * where a checkpoint is written while the run goes on, after it. */
+/* The report exists after a checkpoint, before the run has ended; not after any other step, nor
+ * after a checkpoint that is written in the background. */
 static void a_report_follows_a_checkpoint(void **state) {
     (void)state;
     for (int async = 0; async < 2; async++) {
