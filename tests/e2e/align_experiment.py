@@ -1,5 +1,4 @@
-"""`lateen align experiment`: killed at random moments it ends with the same bytes; its summary equals sums in Python; methods are those of the server; what is
-wrong with a file is said. TAP on stdout. Standard library only.
+"""`lateen align experiment`: killed at random moments it ends with the same bytes; its summary equals sums in Python; methods are those of the server; faults of a file are named. TAP on stdout. Standard library only.
 
 usage: align_experiment.py LATEEN MODEL TOKENIZER"""
 import json

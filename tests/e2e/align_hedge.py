@@ -23,7 +23,8 @@ def run(*flags, path=file.name):
 
 random.seed(1)
 prompts = []
-for i in range(400):  # The proxy is right up to its noise, but its best scores are wrong ones.
+# The proxy is right except for its noise, but its best scores belong to wrong answers.
+for i in range(400):
     proxy = [random.random() for _ in range(12)]
     prompts.append((proxy, [u ** 4 * (1 - u) + random.gauss(0, 0.01) for u in proxy]))
 file.write("".join(json.dumps({"proxy": p, "truth": t}) + "\n" for p, t in prompts) + "\n")

@@ -78,7 +78,8 @@ with tempfile.TemporaryDirectory() as work:
         done = rewards(write(f"{work}/odd.jsonl", [own]), f"{work}/odd-out.jsonl")
         check("a completion that is no text is refused, not drawn", "" if done.returncode == 1 and "odd.jsonl:1: " in done.stderr and "is neither a string nor" in done.stderr else (own, done.stderr[-300:]))
 
-    # A process reward model: the least of the probabilities that transformers gives the steps.
+    # A process reward model: the lowest of the probabilities that transformers gives to the
+    # steps.
     subprocess.run([sys.executable, "tests/e2e/serve_steps.py", "folder", f"{work}/prm"], check=True)
     rows = [json.loads(x) for x in open("tests/golden/prm/steps.jsonl", encoding="utf-8")][:4]
     chat = json.load(open("tests/golden/prm/truth.json"))["chat"]
@@ -88,7 +89,8 @@ with tempfile.TemporaryDirectory() as work:
     got = [x["reward"] for x in lines(f"{work}/stepped-out.jsonl")] if done.returncode == 0 else []
     check("a process reward model's score is that of the worst step", done.stderr[-400:] if done.returncode != 0 else [(a, b) for a, b in zip(got, least) if not near(a, b)] or len(got) != 4)
 
-    # The same with a head of two layers, whose separator is a special token: empty lines divide an answer.
+    # The same with a head of two layers, whose separator is a special token: empty lines divide
+    # an answer.
     subprocess.run([sys.executable, "tests/e2e/serve_steps.py", "head_folder", f"{work}/prm-head"], check=True)
     rows = json.load(open("tests/golden/prm_head/truth.json", encoding="utf-8"))
     stepped = write(f"{work}/head.jsonl", [{"prompt": [{"role": "user", "content": r["prompt"]}], "completion": [{"role": "assistant", "content": "\n\n".join(r["steps"])}]} for r in rows])
@@ -96,7 +98,7 @@ with tempfile.TemporaryDirectory() as work:
     got = [x["reward"] for x in lines(f"{work}/head-out.jsonl")] if done.returncode == 0 else []
     check("so does one whose head has two layers", done.stderr[-400:] if done.returncode != 0 else [(g, r["chat"]) for g, r in zip(got, rows) if not near(g, min(good for _, good in r["chat"]))] or len(got) != 6)
 
-    # Completions that are drawn.
+    # Sampled completions.
     asked = write(f"{work}/asked.jsonl", [{"prompt": g["messages"]} for g in golden] * 6)
     done = rewards(asked, f"{work}/asked-out.jsonl", prompts=5)
     drawn = lines(f"{work}/asked-out.jsonl") if done.returncode == 0 else []

@@ -1,4 +1,4 @@
-"""Methods of alignment in `lateen generate` and `lateen eval`: they are the server's, with the same draws as without a method. Standard library only; TAP on
+"""Methods of alignment in `lateen generate` and `lateen eval`: they are those of the server, and sample the same texts as without a method. Standard library only; TAP on
 stdout.
 
 usage: align_verbs.py LATEEN"""

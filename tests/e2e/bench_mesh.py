@@ -1,4 +1,4 @@
-"""`lateen bench train --mesh`: ranks of this CPU in turn with one rank. Its figures fit together, and what it cannot time is refused by name. Standard library only; TAP on stdout.
+"""`lateen bench train --mesh`: ranks of this CPU alternate with one rank. Its figures are consistent, and what it cannot time is refused by name. Standard library only; TAP on stdout.
 
 usage: bench_mesh.py LATEEN"""
 import json

@@ -14,7 +14,7 @@ class Browser:
         self.inp, from_child = os.pipe()
         self.profile = tempfile.TemporaryDirectory()
 
-        def wire():  # Away from 3 and 4 first: they may be among the pipe's own ends.
+        def wire():  # First move them away from 3 and 4, which may be the pipe's own ends.
             a, b = os.dup2(to_child, 30), os.dup2(from_child, 31)
             os.dup2(a, 3), os.dup2(b, 4)
 

@@ -24,7 +24,7 @@ DAY = 86400
 
 
 def jump(seconds):
-    """The time of day is so far ahead of the machine's."""
+    """Set how far the time of day is ahead of the machine's."""
     with open(ahead + ".new", "w") as f:
         f.write(str(seconds))
     os.rename(ahead + ".new", ahead)
@@ -32,7 +32,8 @@ def jump(seconds):
 
 @tap.case
 def faults():
-    """Heartbeats, deadlines, lease and snapshots of a run whose rank is killed, while the clock goes forth and back."""
+    """Heartbeats, deadlines, lease and snapshots of a run whose rank is killed, while the clock
+    jumps forward and back."""
     args = {"steps": 1200, "checkpoint.every": 200}
     out, more = f"{work.name}/jumps", ("--nodes", "2", "--retries", "5", "--snapshot", "20")
     whole = undisturbed(2, {**args, "out": f"{work.name}/whole"})
@@ -76,7 +77,8 @@ def metrics():
 
 @tap.case
 def copies():
-    """A copy looks at signals as often as before, although the clock that it began by is an hour behind."""
+    """A copy checks for signals as often as before, although the clock is now an hour behind the
+    time at which it began."""
     store = object_store.Store()
     store.rate = 100000
     store.put("bucket", "k", os.urandom(4 << 20))

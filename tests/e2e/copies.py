@@ -1,4 +1,4 @@
-"""`lateen copy` against an object store, a web server and a model hub that check every signature and break what they are told to.
+"""`lateen copy` against an object store, a web server and a model hub that check every signature and produce the faults they are told to.
 
     python3 tests/e2e/copies.py build/lateen [SEEDS]        as TAP; SEEDS: how many seeds of random faults (6);
                                                             FAULT_SEEDS and FAULT_RESULTS: seeds.py"""
@@ -27,7 +27,7 @@ tap = Tap(detail_chars=3000)
 dir = tempfile.mkdtemp(prefix="lateen-copy-")
 store = Store()
 MIB = 1 << 20
-printed = []  # Everything that any run has said.
+printed = []  # Everything that any run has printed.
 
 
 def environment(**more):
@@ -82,13 +82,13 @@ def read(name):
 
 
 def moved(result):
-    """The bytes that a copy says it has moved."""
+    """The number of bytes that a copy says it has moved."""
     found = re.search(r"; ([0-9.]+) (MB|bytes?) moved", result.err)
     return float(found[1]) * (1e6 if found[2] == "MB" else 1) if found else 1e99
 
 
 def left_over(*names):
-    """Files of a copy that is under way, below these folders or beside these names."""
+    """Files of a copy in progress, below these folders or beside these names."""
     return [f for name in names for f in glob.glob(path(name) + "*", recursive=True) + glob.glob(path(name) + "/**", recursive=True) if ".lateen-" in f]
 
 
@@ -165,7 +165,7 @@ def trees():
 
 @tap.case
 def lists():
-    """What is at a place, and its end."""
+    """The end of a location, and its content."""
     fresh()
     store.page = 2
     for name in ODD:
@@ -204,7 +204,8 @@ def lists():
 
 @tap.case
 def clocks_and_regions_of_threads():
-    """Several connections are refused at the same time, and each tries again with what any of them has learnt."""
+    """Several connections are refused at the same time, and each tries again with what any of
+    them has learnt."""
     for skew_s, region in ((-7200, "us-east-1"), (0, "eu-lab-1")):
         fresh()
         store.skew_s, store.region = skew_s, region
@@ -338,7 +339,8 @@ def random_faults(seed, share, kinds=KINDS):
             return None
         if kind[0] in ("short", "long", "cut") and q.method != "GET":
             return ("drop",)
-        if (kind[1:2] == (400,) and q.method == "HEAD") or (kind[0] == "lost" and "uploads" in q.query):  # No body says why; an upload whose id is lost stays.
+        # No body gives a reason; an upload whose id is lost stays.
+        if (kind[1:2] == (400,) and q.method == "HEAD") or (kind[0] == "lost" and "uploads" in q.query):
             return None
         if kind[0] in ("short", "long") and "Range" not in q.headers:
             return None
@@ -438,7 +440,7 @@ def cut_and_resumed():
         store.requests.clear()
         if number != signal.SIGKILL:
             tap.check(f"{number.name}: status 75, and what it means", first.status == 75 and "the same command continues" in first.err, first)
-        else:  # A line that a power cut has torn, and a part that it has lost.
+        else:  # A line that a power failure has cut, and a part that was lost.
             with open(path(f"{name}.lateen-state"), "ab") as f:
                 f.write(b"part 12 00")
             with open(path(f"{name}.lateen-part"), "r+b") as f:
@@ -488,7 +490,7 @@ def cut_and_resumed():
 
 @tap.case
 def services():
-    """What services do, and what is sent to them."""
+    """How services differ, and what is sent to them."""
     fresh()
     write("big", BIG)
     up = run(path("big"), "s3://bucket/k")
@@ -728,7 +730,7 @@ def hubs_that_refuse():
 
 @tap.case
 def variables_of_the_hub():
-    """As huggingface_hub reads them; the token goes to the hub alone."""
+    """Variables that huggingface_hub reads; the token goes only to the hub."""
     fresh()
     repo = store.repositories["org/model"] = Repository({"config.json": b"{}", "model.safetensors": BIG}, ["model.safetensors"], private=True)
     write("home/elsewhere/token", f"{HUB_TOKEN}\n".encode()), write("home/secret", HUB_TOKEN.encode())
@@ -750,7 +752,7 @@ def variables_of_the_hub():
 
 @tap.case
 def models():
-    """Verbs take models by these addresses."""
+    """Verbs accept models at these addresses."""
     fresh()
     stories = "tests/golden/stories260k"
     for name in ("stories260K.bin", "tok512.bin"):
@@ -807,7 +809,7 @@ def models():
 
 @tap.case
 def data():
-    """Training data by these addresses: what is learnt from them has the bits of local data."""
+    """Training data at these addresses: training on them gives the bits of local data."""
     fresh()
     subprocess.run([sys.executable, "tests/e2e/make_shard.py", write("text", bytes(i * 7 % 60 for i in range(4000))), path("shard"), "200"], check=True)
     ends = [e for e in (".bin", ".idx", ".mask", ".json") if os.path.exists(path("shard") + e)]

@@ -28,7 +28,7 @@ def rows(kind, *args):
     return [json.loads(line, parse_float=F) for line in make(kind, *args).splitlines()]
 
 
-# Expressions and equations as the steps write them: 3x, 2(x + 1), (x - 1)(x + 2), x^2, 3/4.
+# Expressions and equations in the notation of the steps: 3x, 2(x + 1), (x - 1)(x + 2), x^2, 3/4.
 NUMBER = r"\d+(?:\.\d+)?"
 SIDE = rf"(?:{NUMBER}|[xy](?![A-Za-z])|[-+*/^() ])+"
 EQUATION = re.compile(rf"(?<![A-Za-z\d.])({SIDE}(?:={SIDE})+)")
@@ -41,7 +41,7 @@ def value(text, x=None, y=None):
 
 
 def wrong_equations(steps, solutions):
-    """Equations that do not hold for each of the solutions, and equals signs that are in no equation."""
+    """Equations that do not hold for each of the solutions, and equals signs outside equations."""
     bad, seen = [], 0
     for m in EQUATION.finditer(steps):
         seen += m[1].count("=")
@@ -67,7 +67,8 @@ def arithmetic(r, p, q):
         return value(p["expression"])
     a, b = p["a"], p["b"]
     assert {a, b} <= words_numbers(q)
-    # The digits that the steps say to write are those of the sum, of the difference without its sign, of the quotient.
+    # The digits that the steps say to write are those of the sum, of the difference without its
+    # sign, or of the quotient.
     digits, steps = "".join(re.findall(r"write (\d)[.,]", r["steps"])), r["steps"]
     if r["task"] in ("add", "subtract"):
         digits = ("1" if "Write the carry 1 in front." in steps else "") + digits[::-1]
@@ -250,12 +251,12 @@ def strings(r, p, q):
 
 
 def number_in(text, n):
-    """Does the text have this number, as a decimal or a fraction, with its sign?"""
+    """Does the text contain this number, as a decimal or a fraction, with its sign?"""
     return n in {F(x.replace(" ", "")) for x in re.findall(r"(?:(?<![\d)]) ?-)?\d+(?:\.\d+)?(?:/\d+)?", text)}
 
 
 def judge(r):
-    """What is wrong with a row; None if nothing is."""
+    """What is wrong with a row; None: nothing."""
     question, answer = r["messages"][0], r["messages"][1]
     r["steps"] = answer["reasoning_content"]
     truth = globals()[r["kind"]](r, r["problem"], question["content"])
@@ -302,13 +303,14 @@ def answers():
 
 @tap.case
 def a_wrong_equation_is_found():
-    """The check of the steps is not blind."""
+    """The check of the steps notices faults."""
     tap.check("a wrong equation is found", wrong_equations("Ones: 3 + 4 = 7, then 2x = 8.", [(F(4), None)]) == []
               and wrong_equations("Ones: 3 + 4 = 8.", [(None, None)]) and wrong_equations("2x + 1 = 8", [(F(4), None)]) and wrong_equations("a=b", [(1, 1)]))
 
 
 def parameters(r):
-    """A problem without its wording: what must not be in both splits. Computed here, from the published parameters."""
+    """A problem without its wording, which must not occur in both splits. Computed here, from the
+    published parameters."""
     p = {k: v for k, v in r["problem"].items() if k != "asked"}
     if r["task"] in ("add", "multiply"):
         p = sorted(p.values())
@@ -417,7 +419,7 @@ def check(lines, *args):
 
 @tap.case
 def checked():
-    """`lateen data check`: what it counts, against every subset."""
+    """What `lateen data check` counts, against every subset."""
     lines, want = [], {}
     texts = ["The answer is 7.", "#### 7.0", "\\boxed{14/2}", "The answer is 8.", "#### 8", "#### 8", "so it is\n7", "#### 7 is wrong"]
     rights, classes = [1, 1, 1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, None, 2]
@@ -455,7 +457,8 @@ def checked():
     tap.check("the table", len(table) == 6 and table[0].split() == ["problems", "answers", "found", "right", "pass@4", "maj@4"]
               and table[3].split() == ["b", "1", "3", "100.00%", "100.00%", "-", "-"], table)
     found = [json.loads(check(lines[:1], "--marks", m, "--json").stdout)["all"]["right"] * 8 for m in ("strict", "lenient", "number")]
-    tap.check("sets of marks", found == [3, 4, 4], found)  # "14/2" has the last number 2; "7 is wrong" has 7.
+    # The last number of "14/2" is 2, and that of "7 is wrong" is 7.
+    tap.check("sets of marks", found == [3, 4, 4], found)
     made = make("all", "--count", 600, "--split", "held-out", "--steps", "think", "--mark", "boxed")
     p = subprocess.run([LATEEN, "data", "check", "-", "--json"], input=made, capture_output=True, text=True)
     tap.check("what is made is right", json.loads(p.stdout)["all"]["right"] == 1, p.stdout + p.stderr)

@@ -1,5 +1,4 @@
-"""Several sites that train apart (diloco.sites): PyTorch's runs of DiLoCo and Streaming DiLoCo (tests/golden/train/diloco.json, tools/make_diloco_goldens.py), on one rank a site and
-on meshes; sites that are killed, stopped, absent and late; what they send; what is refused. Standard library only; TAP on stdout.
+"""Several sites that train apart (diloco.sites): PyTorch's runs of DiLoCo and Streaming DiLoCo (tests/golden/train/diloco.json, tools/make_diloco_goldens.py), with one rank per site and on meshes; sites that are killed, stopped, absent and late; what they send; what is refused. Standard library only; TAP on stdout.
 
 usage: diloco.py LATEEN [long]      FAULT_SEEDS=A..B: only sites that are killed, by these seeds (seeds.py)"""
 import glob
@@ -47,7 +46,7 @@ def log_of(args, site):
 
 
 def together(args, sites=2):
-    """A process for each site; what went wrong."""
+    """Start a process for each site; returns what went wrong."""
     runs = [start(args, site) for site in range(sites)]
     return "".join(log_of(args, site) for site, p in enumerate(runs) if p.wait(PATIENCE) != 0)
 
@@ -72,7 +71,7 @@ def losses(out, sites=2):
 
 
 def weights(out, site, step):
-    """Digests of what the last checkpoint keeps, by file."""
+    """Digests of what the last checkpoint contains, by file."""
     return {os.path.basename(p): hashlib.sha256(open(p, "rb").read()).hexdigest() for p in sorted(glob.glob(f"{out}/site-{site}/checkpoints/step-{step:09}/*.safetensors"))}
 
 
@@ -102,7 +101,7 @@ def arguments(run, out):
 
 def beside_pytorch(work, runs):
     for i, run in enumerate(runs):
-        if i not in (2, 5, 6) and not long_ones:  # Launches below have three others.
+        if i not in (2, 5, 6) and not long_ones:  # The launches below cover the other three.
             continue
         args = arguments(run, f"{work}/torch-{i}")
         check(f"PyTorch: {run['name']}", together(args, run["sites"]) or compare(run, args["out"]))
@@ -123,7 +122,7 @@ def kinds_of_kills():
 
 
 def killed(work):
-    """kill -9 at any instant, and the same command again: the same bits as never killed."""
+    """kill -9 at any instant, and the same command again: the same bits as if never killed."""
     for fragments, overlap, bits, kills, seed in kinds_of_kills():
         began, before = time.time(), failed
         name = f"{bits} bits, overlap {overlap}, {fragments} fragments"
@@ -133,7 +132,8 @@ def killed(work):
         for _ in range(kills):
             runs = [start(args, site) for site in range(2)]
             late = time.monotonic() + PATIENCE
-            until = rng.randrange(4, 16)  # A line of that step in the metrics of one of them.
+            # Until one of them has a line of that step in its metrics.
+            until = rng.randrange(4, 16)
             while not any(os.path.exists(m) and f'"step":{until},' in open(m).read().replace(" ", "") for m in glob.glob(f"{args['out']}/site-*/metrics.jsonl")):
                 if time.monotonic() > late or all(p.poll() is not None for p in runs):
                     break
@@ -156,7 +156,8 @@ def killed(work):
 
 
 def stopped(work):
-    """A site that waits for another one is told to stop, and finishes the round when it starts again."""
+    """A site that waits for another one is told to stop, and finishes the round when it is
+    started again."""
     args = {**SMALL, "out": f"{work}/stopped", "steps": 8, "diloco.every": 4}
     first = start(args, 0)
     wait_for(lambda: os.path.exists(f"{args['out']}/rounds/step-000000004/site-0.part-0"))
@@ -168,7 +169,7 @@ def stopped(work):
 
 
 def absent(work):
-    """Site 1 is not there for two rounds, comes, and takes part; then it is killed for good."""
+    """Site 1 is absent for two rounds, then takes part; then it is killed for good."""
     args = {**SMALL, "out": f"{work}/absent", "diloco.every": 4, "diloco.keep": 2}
     alone = {**args, "steps": 8, "diloco.deadline": 0.2}
     check("a site alone goes on behind the deadline", start(alone, 0).wait(PATIENCE) and log_of(args, 0))
@@ -189,12 +190,14 @@ def absent(work):
 
 
 def lagging(work):
-    """Site 1 waits for a round and is stopped there. Site 0 takes it into that round, and goes on without it to the end; then site 1 wakes up."""
+    """Site 1 is stopped while it waits for a round. Site 0 counts it in that round, and continues
+    without it to the end; then site 1 wakes up."""
     for fragments, overlap in ((2, 6), (2, 2), (2, 0), (1, 2), (1, 0)) if long_ones else ((2, 6),):
         name = f"{fragments} fragments, overlap {overlap}"
         args = {**SMALL, "out": f"{work}/lagging-{fragments}-{overlap}", "steps": 18, "diloco.every": 4 * fragments, "diloco.fragments": fragments, "diloco.overlap": overlap, "diloco.bits": 4}
         slow = start(args, 1)
-        left = range(4, 4 + max(overlap, 1), 4)  # The rounds that it begins: their parts are written while it computes.
+        # The rounds that it begins: their parts are written while it computes.
+        left = range(4, 4 + max(overlap, 1), 4)
         for step in left:
             wait_for(lambda: glob.glob(f"{args['out']}/rounds/step-{step:09}/site-1.part-[0-9]"))
         wait_for(lambda: os.path.exists(f"{args['out']}/site-1/metrics.jsonl") and len(rows(args["out"], 1, "train")) == 4 + max(overlap - 1, -1))
@@ -210,17 +213,20 @@ def lagging(work):
 
 
 def freeze(process):
-    """SIGSTOP, and every thread stands still."""
+    """SIGSTOP, and wait until every thread has stopped."""
     process.send_signal(signal.SIGSTOP)
     wait_for(lambda: all(open(p).read().rsplit(") ", 1)[1][0] == "T" for p in glob.glob(f"/proc/{process.pid}/task/*/stat")))
 
 
 def late_for_one_of_two(work):
-    """Two rounds of site 1 are under way, and the others decide the first without it: it takes their outer parameters, and its part of the second one counts."""
+    """Two rounds of site 1 are in progress when the others decide the first one without it: it
+    takes over their outer parameters, and its part of the second round counts."""
     args = {**SMALL, "out": f"{work}/late", "steps": 18, "diloco.every": 8, "diloco.fragments": 2, "diloco.overlap": 6}
     left = [[f"{args['out']}/rounds/step-{step:09}/site-{site}.part-0" for step in (4, 8)] for site in range(2)]
     runs = []
-    for site in (1, 0):  # Each waits behind step 10 for the round of step 4, and what site 1 has left is taken away.
+    # Each waits after step 10 for the round of step 4, and the files that site 1 left are
+    # removed.
+    for site in (1, 0):
         runs.insert(0, start(args, site))
         wait_for(lambda: all(map(os.path.exists, left[site])) and os.path.exists(f"{args['out']}/site-{site}/metrics.jsonl") and len(rows(args["out"], site, "train")) == 9)
         freeze(runs[0])
@@ -249,7 +255,7 @@ def bytes_sent(work):
         n = rows(args["out"], 0, "start")[0]["parameters"]
         small = [t for t in told for name in ("sent_bytes", "received_bytes") if not near(t[name], per_number * n, 0.02)]
         check(f"{bits} bits: {per_number} bytes a parameter and round", wrong or small or len(told) != 1)
-        if bits == 4:  # An all-reduce over two sites sends 4 bytes a parameter and step.
+        if bits == 4:  # An all-reduce over two sites sends 4 bytes per parameter and step.
             said = re.search(r"(\d+) times as much", log_of(args, 0))
             check("4 bits every 20 steps: over 100 times fewer bytes than gradients", not (said and near(int(said[1]), 20 * 4 / per_number, 0.02) and int(said[1]) > 100) and log_of(args, 0))
             page = open(f"{args['out']}/site-0/report.html").read()

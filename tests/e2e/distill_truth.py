@@ -19,7 +19,7 @@ truth = json.load(open(f"{golden}/truth.json"))
 runs = {r["name"]: r for r in truth["runs"]}
 chat = f"{sft}/chat.jsonl"
 tap = Tap(700)
-LOSS, NORM = 1e-5, 1e-4  # PyTorch ran in double, this in float.
+LOSS, NORM = 1e-5, 1e-4  # PyTorch computed in double; this computes in float.
 FEW = ("reverse", "gkd", "labels", "words-gkd", "words-alone", "on-policy")
 
 
@@ -100,7 +100,7 @@ with tempfile.TemporaryDirectory() as work:
     template = f"{work}/template.jinja"
     open(template, "w").write(json.load(open(f"{sft}/tokenizer_config.json"))["chat_template"])
 
-    # A teacher's words.
+    # The words of a teacher.
     for temperature in (1.0, 2.0):
         done = words_of(f"{work}/words-{temperature}", temperature)
         check(f"words of the teacher at temperature {temperature}", done.stderr[-500:] if done.returncode != 0 else "")
@@ -129,7 +129,7 @@ with tempfile.TemporaryDirectory() as work:
             losses = [[x["loss"] for x in lines(f"{work}/{o}{zero}", "train")] if d.returncode == 0 else d.stderr[-300:] for o, d in (("ranks", both), ("one", one))]
             check(f"two ranks divide the conversations (zero {zero})", "" if len(losses[0]) == 3 and all(math.isclose(a, b, rel_tol=LOSS) for a, b in zip(*losses)) else losses)
 
-    # On policy.
+    # Answers that the student draws (on policy).
     half = {"distill.on_policy": 0.5, "distill.sampling_temperature": 1, "data.shuffle": "rows", "checkpoint.every": 7}
     straight = train(f"{work}/straight", "on-policy", **half)
     pieces = [train(f"{work}/pieces", "on-policy", steps=n, **half) for n in (7, 20)]

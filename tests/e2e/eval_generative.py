@@ -1,5 +1,4 @@
-"""`lateen eval --task gsm8k|ifeval|humaneval|mbpp|problems`: the scores of given responses are lm-evaluation-harness's; a model's own responses are written, and score the same when they
-are given again; what is wrong is said. TAP on stdout. Standard library only.
+"""`lateen eval --task gsm8k|ifeval|humaneval|mbpp|problems`: the scores of given responses are those of lm-evaluation-harness; a model's own responses are written, and have the same scores when they are given again; faults are named. TAP on stdout. Standard library only.
 
 usage: eval_generative.py LATEEN MODEL TOKENIZER"""
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`lateen health` on recorded machines (recorded_machine.py): a sound one, and the same with one thing broken at a time. health.py LATEEN [long]: long
+"""`lateen health` on recorded machines (recorded_machine.py): a healthy one, and the same with one fault at a time. health.py LATEEN [long]: long
 tests the memory of this machine, too."""
 import json
 import os
@@ -55,9 +55,11 @@ check("values: shares, speeds, loads", values["mem.available_share", ""] == 0.8 
       values["gpu.clock_share", "gpu0"] == 1 and values["gpu.pcie_width_share", "gpu1"] == 1, values)
 check("interfaces without a device, and those switched off, are not judged", not any(o in ("lo", "eth1") for _, o in values))
 
-G, H = "gpu1", 200000 / 3600  # hours since boot, by which counters are judged without a history
+# Hours since boot; counters are judged by them if there is no history.
+G, H = "gpu1", 200000 / 3600
 EXIT = {"ok": 0, "warn": 0, "drain": 3, "evict": 4}
-# What is broken: files, recorded; what must be said, and by which object. One row for each level of the table that a reading can reach.
+# Faults: files, recorded readings; the expected finding, and its object. One row for each level
+# of the table that a reading can reach.
 broken = [
     ("gpu.missing", "", "evict", {}, with_(gpus=RECORDED["gpus"][:1])),
     ("gpu.missing", "", "evict", {}, {**{k: v for k, v in RECORDED.items() if k != "gpus"}, "gpus_error": "driver not loaded"}),
@@ -121,7 +123,7 @@ for name, object_, result, files, recorded in broken:
     check(f"{name} {object_}: {result}, exit status {EXIT[result]}, and nothing else", status == EXIT[result] and bad(told) == {(name, object_, result)} and
           told["result"] == result, (status, bad(told)))
 
-# What must not be said.
+# What must not be reported.
 for name, files, recorded in [
         ("an idle GPU may have low clocks", {}, gpu(sm_clock_mhz=345, utilisation=10)),
         ("an XID of before the window", xid(79, at="1000000000"), None),
@@ -248,7 +250,7 @@ for text, element in ((",,", ""), ("/,", ""), ("/,scratch", "scratch"), (",/", "
     r = run("--mounts", text)
     check(f"--mounts {text} is refused", r.returncode == 2 and f'element "{element}" is not an absolute path' in r.stderr, r.stderr)
 
-# Slurm: a scontrol that keeps a node's state in a file and writes down what it was asked.
+# Slurm: a scontrol that keeps a node's state in a file and logs how it was called.
 os.makedirs(f"{scratch}/bin")
 with open(f"{scratch}/bin/scontrol", "w") as f:
     f.write("""#!/bin/sh
@@ -295,7 +297,7 @@ check("Slurm: scontrol's failure is a failure", r.returncode == 1 and "scontrol 
 status, told = report(machine({"proc/mounts": "/dev/sda1 / ext4 rw,errors=remount-ro 0 0\nfs /scratch nfs rootdir=ro,rw 0 0\n"}))
 check("options that only contain ro are not read-only", status == 0 and not bad(told), bad(told))
 
-# /healthz: 503 once no new job may begin.
+# /healthz: 503 as soon as no new job may begin.
 for name, folder, want in (("ok", machine(), (200, "ok")), ("warn", machine({}, gpu(temperature_c=87)), (200, "warn: gpu.temperature_c gpu1 = 87")),
                            ("drain", machine({}, gpu(temperature_c=93)), (503, "drain: gpu.temperature_c gpu1 = 93")), ("evict", machine(xid(79)), (503, "evict: gpu.xid_79 gpu1 = 1"))):
     p = subprocess.Popen([lateen, "health", "--machine", folder, *MOUNTS, "--listen", "127.0.0.1:0", "--every-s", "100"], stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""Machines of a network of their own, for scripts that lose one of them or its link: network namespaces with an address and a host name each, joined by a bridge. They share the disk and the
+"""Machines in a network of their own, for scripts in which one of them or its link fails: network namespaces with an address and a host name each, connected by a bridge. They share the disk and the
 processors. Needs root. Standard library only.
 
     if not (why := hosts.why_not()): with hosts.Hosts(3) as h: Popen(h.words(0, ["lateen", ...])); h.link(1, False); h.kill(1)
@@ -15,7 +15,7 @@ HOLD = 'ip link set lo up && echo ready && exec sleep infinity'
 
 
 def why_not():
-    """Why there are no such hosts here; None: there can be."""
+    """Why such hosts are impossible here; None: they are possible."""
     lacking = [name for name in ("ip", "unshare", "nsenter") if not shutil.which(name)]
     if lacking:
         return f"no {lacking[0]}"
@@ -27,7 +27,9 @@ def why_not():
 
 
 def enter_own_network():
-    """The script goes on in a network of its own, as the machine at which the others are plugged in, with the address 10.77.0.254: Hosts(n, os.getpid()). Never returns where it is not there yet."""
+    """The script continues in a network of its own, as the machine to which the others are
+    connected, with the address 10.77.0.254: Hosts(n, os.getpid()). It returns only in that
+    network."""
     if os.environ.get("LATEEN_OWN_NETWORK") != "1":
         words = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, *sys.argv]
         os.execvpe(words[0], words, {**os.environ, "LATEEN_OWN_NETWORK": "1"})
@@ -35,7 +37,8 @@ def enter_own_network():
 
 class Hosts:
     def __init__(self, n, switch=None, own_memory=False):
-        """switch: a process whose network has the bridge; None: nobody's. own_memory: each host has a /dev/shm of its own, too."""
+        """switch: a process whose network has the bridge; None: no process. own_memory: each host
+        also has its own /dev/shm."""
         self.n, self.holders = n, []
         self.spaces_of = ["--net", "--uts", *(["--mount"] if own_memory else [])]
         try:
@@ -63,7 +66,7 @@ class Hosts:
         self.close()
 
     def _space(self, *kinds):
-        """The process that keeps the namespaces."""
+        """The process that keeps the namespaces alive."""
         p = subprocess.Popen(["unshare", *kinds, "sh", "-c", HOLD], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
         self.holders.append(p)
         if p.stdout.readline() != "ready\n":
@@ -80,22 +83,24 @@ class Hosts:
         return f"10.77.0.{k + 1}"
 
     def words(self, k, words):
-        """The command on host k."""
+        """The command that runs words on host k."""
         enter = ["nsenter", *self.spaces_of, "--target", str(self.spaces[k])]
         if "--mount" not in self.spaces_of:
             return [*enter, *words]
-        return ["sh", "-c", f"HERE=$(pwd) exec {' '.join(enter)} sh -c 'cd \"$HERE\" && unset HERE && exec \"$@\"' sh \"$@\"", "sh", *words]  # Of another mount namespace it would be /.
+        # With another mount namespace it would be /.
+        return ["sh", "-c", f"HERE=$(pwd) exec {' '.join(enter)} sh -c 'cd \"$HERE\" && unset HERE && exec \"$@\"' sh \"$@\"", "sh", *words]
 
     def memory(self, k):
         """/dev/shm of host k, as this process sees it."""
         return os.path.join("/proc", str(self.spaces[k]), "root", "dev/shm")
 
     def link(self, k, up):
-        """Pull or plug its cable, at the switch: the host itself sees no change but that packets are lost."""
+        """Pull or plug its cable, at the switch: the host itself only notices that packets are
+        lost."""
         self._in(self.switch, "ip", "link", "set", f"v{k}", *(("master", "br0") if up else ("nomaster",)))
 
     def slow(self, k, delay):
-        """Each packet to this host takes so much longer; False: the kernel has no netem."""
+        """Delay each packet to this host by this much; False: the kernel has no netem."""
         try:
             self._in(self.switch, "tc", "qdisc", "replace", "dev", f"v{k}", "root", "netem", "delay", delay)
             return True
@@ -103,7 +108,7 @@ class Hosts:
             return False
 
     def processes(self, k):
-        """Of host k, but for the one that keeps it."""
+        """Processes of host k, except the one that keeps it alive."""
         own, found = os.stat(f"/proc/{self.spaces[k]}/ns/net").st_ino, []
         for name in os.listdir("/proc"):
             try:

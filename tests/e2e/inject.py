@@ -1,5 +1,4 @@
-"""Let every call that writes a file, and every allocation, fail once. The verb must report it and exit with 1, nothing half written may replace a
-complete file, and the same command run again must give what an undisturbed one gives. Also check the order of what is written: a file is synced
+"""Let every call that writes a file, and every allocation, fail once. The verb must report it and exit with 1, no partly written file may replace a complete one, and the same command run again must give the result of an undisturbed one. Also check the order of writes: a file is synced
 between its last write and the rename that publishes it, and the folder after that. TAP on stdout; needs a C compiler.
 
 usage: inject.py LATEEN [files|memory|order]...      INJECT_MOST: at most this many failures of each kind and verb (40), drawn by INJECT_SEED"""
@@ -39,7 +38,8 @@ open(work + "/text.txt", "w").write(words(300))
 subprocess.run([lateen, "data", "make", "all", "--count", "20", "--out", work + "/problems.jsonl"], check=True, capture_output=True, stdin=subprocess.DEVNULL)
 TRAIN = ["train", "--data.train", "tests/golden/train/tokens", "--data.valid", "tests/golden/train/valid", "--model.vocab", "64", "--model.layers", "1", "--model.width", "16",
          "--model.heads", "2", "--data.seq", "16", "--batch.size", "4", "--steps", "3", "--checkpoint.every", "1", "--threads", "1", "--data.prefetch", "0", "--out"]
-# Command, the name of its result is added; what of the result is compared; what may be left by a failure.
+# Command, to which the name of its result is added; what of the result is compared; what a
+# failure may leave.
 VERBS = {
     "train": (TRAIN, "checkpoints/step-000000003/*.safetensors model/*", None),
     "train, checkpoints behind it": (TRAIN[:-1] + ["--checkpoint.async", "true", "--out"], "checkpoints/step-000000003/*.safetensors model/*", None),
@@ -51,7 +51,7 @@ VERBS = {
     "data check": (["data", "check", work + "/problems.jsonl", "--out"], "", None),
     "convert to a GGUF": (["convert", STORIES + "stories260K.bin", "--tokenizer", STORIES + "tok512.bin"], "", None),
 }
-# What is written on the side: a failure there is told, and the work goes on.
+# Files written on the side: a failure there is reported, and the work continues.
 ASIDE = re.compile(r"/(log\.txt|lock)$")
 
 
@@ -105,14 +105,15 @@ def order(verb, log):
             wrong += [f"{b} is published, but {u} is not synced" for u in unsynced if u == a or u.startswith(a + "/")]
             unsynced = {b + u[len(a):] if u == a or u.startswith(a + "/") else u for u in unsynced}
             renamed = {b + d[len(a):] if d == a or d.startswith(a + "/") else d: n for d, n in renamed.items()}
-            if not b.endswith(".old"):  # Put away to be removed.
+            if not b.endswith(".old"):  # Renamed in order to be removed.
                 renamed[os.path.dirname(b)] = b
     return wrong + [f"{folder} is not synced behind {b}" for folder, b in renamed.items()]
 
 
 def disturb(verb, whole, kind, n):
     """'' or what is wrong with the verb when call n of this kind fails."""
-    out = name_of(verb, f"{kind}{n:06d}")  # No name begins another: remove takes all that begin with it.
+    # No name begins with another one, because remove takes all that begin with it.
+    out = name_of(verb, f"{kind}{n:06d}")
     log = f"{out}.log"
     r = run(verb, out, **{f"INJECT_{kind}": str(n), "INJECT_LOG": log})
     text = open(log).read() if os.path.exists(log) else ""
@@ -130,7 +131,7 @@ def disturb(verb, whole, kind, n):
         return f"{where}: left {left}"
     if hit and hit[1].startswith("fsync ") and os.path.isdir(hit[1][6:]) and not same(verb, whole, out):
         remove(out)
-        return ""  # Published, but perhaps not for good: told, and whole.
+        return ""  # Published, but perhaps not durable: reported, and complete.
     r = run(verb, out)
     differs = same(verb, whole, out) if r.returncode == 0 else f"ended with {r.returncode}: {r.stderr[-300:]}"
     remove(out)
@@ -141,7 +142,7 @@ def chosen(kind, n, log):
     if n <= most:
         return range(1, n + 1)
     picked = set(rng.sample(range(1, n + 1), most // 2 if kind == "FILES" else most))
-    if kind == "FILES":  # Of each kind and file one, besides.
+    if kind == "FILES":  # In addition, one of each kind and file.
         first = {}
         for i, line in enumerate((x for x in log.splitlines() if not x.startswith("unlink")), 1):
             first.setdefault(line, i)

@@ -1,5 +1,4 @@
-"""`lateen launch --keep`: ranks that survive a fault keep their processes; only the missing ones start, and all load the newest snapshot. The run ends with the bits of one that nobody
-disturbed. No checkpoint is on disk meanwhile. TAP on stdout.
+"""`lateen launch --keep`: ranks that survive a fault keep their processes; only the missing ones start, and all load the newest snapshot. The run ends with the bits of an undisturbed one. Meanwhile no checkpoint is on disk. TAP on stdout.
 
 usage: keep.py LATEEN [quick]      quick: a rank is killed"""
 import os
@@ -23,7 +22,8 @@ def recovered(out):
 
 
 def kept(name, faults, more=("--nodes", "2", "--snapshot", "5"), args=ARGS, truth=None):
-    """Each fault, a signal to a rank, comes when the run has recovered from the one before. The pids of the other ranks stay."""
+    """Each fault, a signal to a rank, comes when the run has recovered from the previous one. The
+    pids of the other ranks stay the same."""
     out = f"{work.name}/{name.replace(' ', '-')}"
     p, pids = begin(4, {**args, "out": out}, ("--retries", "9", "--keep", *more))
     wrong = []
@@ -48,7 +48,7 @@ def kept(name, faults, more=("--nodes", "2", "--snapshot", "5"), args=ARGS, trut
 
 
 def refused():
-    """An objective cannot go on in another world: that is said before anything starts."""
+    """An objective cannot continue in another world: this is reported before anything starts."""
     pairs = work.name + "/pairs.jsonl"
     with open(pairs, "w") as f:
         f.write('{"prompt":"a","chosen":"b","rejected":"c"}\n' * 8)
@@ -72,7 +72,8 @@ if not quick:
 
     @tap.case
     def ends():
-        """When no retry is left, or the launcher is told to end while ranks wait, none of them stays."""
+        """When no retry is left, or the launcher is told to end while ranks wait, none of them
+        stays."""
         for number, more in ((signal.SIGSEGV, ("--retries", "1")), (signal.SIGKILL, ("--retries", "5"))):
             out = f"{work.name}/ends-{number}"
             p, pids = begin(3, {**ARGS, "steps": 100000, "out": out}, ("--keep", *more))

@@ -1,8 +1,8 @@
-"""Training that is killed with SIGKILL at random moments until it has finished, compared in every checkpointed bit with a run that nobody killed. TAP on stdout. Standard library only.
+"""Training that is killed with SIGKILL at random moments until it has finished, compared in every checkpointed bit with an undisturbed run. TAP on stdout. Standard library only.
 
 usage: kill_resume.py LATEEN [KILLS [SEEDS [FIRST]]]      8 kills a seed, one seed; FAULT_SEEDS and FAULT_RESULTS: seeds.py
 
-Each kill comes within half of the time that the run takes when nobody kills it. Every second attempt writes its checkpoints while it goes on."""
+Each kill comes within half of the time of an undisturbed run. Every second attempt writes its checkpoints in the background."""
 import glob
 import json
 import os
@@ -42,7 +42,7 @@ def finish(out):
 
 
 def bits(out):
-    """What must be the same: the last checkpoint and the place in the data, and the losses."""
+    """What must be equal: the last checkpoint, the position in the data, and the losses."""
     m = json.load(open(sorted(glob.glob(out + "/checkpoints/step-*/manifest.json"))[-1]))
     rows = [json.loads(line) for line in open(out + "/metrics.jsonl")]
     return {**{k: m[k] for k in ("step", "rows", "tokens", "loader", "guard")}, "files": [(f["name"], f["xxh3"]) for f in m["files"]],
@@ -50,7 +50,7 @@ def bits(out):
 
 
 def differs(out, want, died):
-    """What is not the same when the run has finished; its folder is removed."""
+    """What differs when the run has finished; its folder is removed."""
     got = finish(out)
     shutil.rmtree(out)
     return [f"killed {died} times: {name} is {str(got[name])[:300]}, not {str(want[name])[:300]}" for name in want if got[name] != want[name]]
@@ -66,7 +66,8 @@ def killed(seed, want, took_s):
         died += p.poll() is None
         p.kill()
         p.wait()
-        if os.path.isdir(f"{out}/checkpoints/step-{STEPS:09d}"):  # Done: compare, and begin again.
+        # It has finished: compare, and begin again.
+        if os.path.isdir(f"{out}/checkpoints/step-{STEPS:09d}"):
             wrong = differs(out, want, died)
     return wrong or differs(out, want, died)
 

@@ -41,7 +41,8 @@ QUANTITY = r"[0-9]+(\.[0-9]+)?([eE][0-9]+|[kMGTPE]i?|m)?"
 
 
 def wrong(x, s, at=""):
-    """Where a value does not fit an OpenAPI schema of a CustomResourceDefinition, as the API server prunes and checks it; "": it fits. Rules in CEL are not read."""
+    """Where a value violates an OpenAPI schema of a CustomResourceDefinition, as the API server
+    prunes and checks it; "": it is valid. Rules in CEL are not evaluated."""
     if s.get("x-kubernetes-int-or-string"):
         return "" if isinstance(x, int) or (isinstance(x, str) and re.fullmatch(QUANTITY, x)) else f"{at}: {x!r} is no quantity"
     kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "number": (int, float)}

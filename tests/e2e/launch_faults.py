@@ -69,7 +69,8 @@ def fault(work, seed):
 
 
 def goes_on(work):
-    """A rank is killed twice; the launcher starts all again, and the losses are those of a run that nobody disturbed."""
+    """A rank is killed twice; the launcher starts all ranks again, and the losses are those of an
+    undisturbed run."""
     args = {"steps": 400, "checkpoint.every": 20}
     done = subprocess.run(command(3, {**args, "out": work + "/whole"}), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
     if done.returncode:
@@ -104,7 +105,8 @@ def at_start(work):
 
 
 def signals(work):
-    """As srun, scancel, a terminal and nohup send them: to every process, twice, or to a launcher that should not heed it."""
+    """Signals as srun, scancel, a terminal and nohup send them: to every process, twice, or to a
+    launcher that should ignore them."""
     endless = {"steps": 1000000, "checkpoint.every": 1000000}
     p, pids = begin(2, {**endless, "out": work + "/int"})
     for pid in (p.pid, *pids):
@@ -113,7 +115,8 @@ def signals(work):
     check("a SIGINT that the launcher and each rank get: they save", "" if p.returncode == 75 and checkpoints(work + "/int") else f"status {p.returncode}: {text[-500:]}")
     p = subprocess.Popen(command(2, {**endless, "out": work + "/early"}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
     wait_for(lambda: len(ranks_of(p.pid)) == 2)
-    p.send_signal(signal.SIGTERM)  # The ranks are programs that have just begun, without handlers.
+    # The ranks are programs that have just started, without handlers.
+    p.send_signal(signal.SIGTERM)
     text = p.communicate(timeout=60)[0]
     check("a launcher that is asked to stop before its ranks can save: nothing is lost", "" if p.returncode == 75 else f"status {p.returncode}: {text[-500:]}")
     p, pids = begin(2, {**endless, "out": work + "/twice"}, ("--silent", "60"))

@@ -1,5 +1,4 @@
-"""`lateen launch --hosts`: ranks on several machines without MPI and without Slurm, each machine a network namespace with an address and a host name (hosts.py); a command in the place of ssh. A run
-has the bits of one on one machine; a rank that is killed or stopped, a machine that is lost, a cable that stays out, and a launcher that is killed are found and named. TAP on stdout.
+"""`lateen launch --hosts`: ranks on several machines without MPI and without Slurm, each machine a network namespace with an address and a host name (hosts.py); another command takes the place of ssh. A run has the bits of one on a single machine; a rank that is killed or stopped, a lost machine, a cable that stays unplugged, and a killed launcher are detected and named. TAP on stdout.
 
 usage: launch_hosts.py LATEEN [quick]      quick: a run, and killed ranks"""
 import os
@@ -35,7 +34,7 @@ def whole(mesh):
 
 
 def login(h):
-    """What ssh does: the words after the machine's name are read by a shell over there."""
+    """What ssh does: a shell on the other machine reads the words after the machine's name."""
     path = work.name + "/login"
     with open(path, "w") as f:
         f.write("#!/bin/sh\ncase $1 in\n" + "".join(f"{h.address(k)}) pid={h.spaces[k]} ;;\n" for k in range(h.n)) +
@@ -45,7 +44,8 @@ def login(h):
 
 
 def mute_login(h):
-    """What ssh is when a cable is pulled: the end of the launcher's command reaches nobody over there, and neither does that of its input."""
+    """What ssh does when a cable is pulled: the end of the launcher's command reaches no process
+    there, and neither does that of its input."""
     path = work.name + "/mute-login"
     with open(path, "w") as f:
         f.write(f"#!/bin/sh\nd=$(mktemp -d {work.name}/mute-XXXXXX) && mkfifo $d/in\nsetsid sleep 300 3>$d/in >$d/none 2>&1 </dev/null 3<>$d/in &\n"
@@ -88,7 +88,8 @@ def runs(h):
 
 
 def fault(name, disturb, says, kind, h, mesh="dp"):
-    """Something happens to rank 3, which is on the other machine; the run is started again there, and goes on."""
+    """Something happens to rank 3, which is on the other machine; the run is started again there,
+    and continues."""
     out = f"{work.name}/{name.replace(' ', '-')}"
     p = start(h, both(h), {**MESHES[mesh], "out": out}, ("--retries", "3"))
     trains(out, p)
@@ -107,7 +108,8 @@ def all_ranks(h):
 
 
 def keeps(h):
-    """--keep: first a rank of the other machine is killed, then one of the launcher's. All others keep their processes."""
+    """--keep: first a rank on the other machine is killed, then one on the launcher's. All others
+    keep their processes."""
     out, args = work.name + "/keeps", {"steps": 400}
     p = start(h, both(h), {**args, "out": out}, ("--retries", "3", "--keep"))
     trains(out, p)
@@ -125,7 +127,8 @@ def keeps(h):
 
 
 def keeps_none(h):
-    """--keep, and the cable of a machine stays out: its ranks wait for no next world that nobody can tell them of. The run goes on when the cable is back."""
+    """--keep, and the cable of a machine stays unplugged: its ranks do not wait for a next world,
+    of which no process can tell them. The run continues when the cable is plugged again."""
     out = work.name + "/keeps-none"
     p = start(h, both(h), {"out": out}, ("--retries", "9", "--keep"), login=mute_login)
     trains(out, p)
@@ -141,7 +144,7 @@ def keeps_none(h):
 
 
 def stop_asked(h):
-    """A signal to the launcher reaches all ranks; the same command goes on."""
+    """A signal to the launcher reaches all ranks; the same command resumes."""
     out = work.name + "/asked"
     p = start(h, both(h), {"out": out})
     trains(out, p)
@@ -167,7 +170,8 @@ def launcher_dies(h):
 
 
 def cable(h):
-    """The cable stays out: without a retry, both sides end; no one waits for the deadline of a verb."""
+    """The cable stays unplugged: without a retry, both sides end, without waiting for the
+    deadline of a verb."""
     out = work.name + "/cable"
     p = start(h, both(h), {"out": out})
     trains(out, p)
@@ -183,7 +187,8 @@ def cable(h):
 
 
 def apart(h):
-    """The two machines of the ranks do not reach each other, while the launcher reaches both, until it has started them again."""
+    """The two machines of the ranks do not reach each other, while the launcher reaches both,
+    until it has started them again."""
     def cut(yes):
         for k, other in ((1, 2), (2, 1)):
             subprocess.run(["nsenter", "--net", "--target", str(h.spaces[k]), "ip", "route", "add" if yes else "del", "blackhole", f"{h.address(other)}/32"], check=True)
@@ -207,14 +212,15 @@ def flap(h):
     for pause in (0.2, 1.0):
         trains(out, p, min(ARGS["steps"] - 1, len(losses(out)) + 20 if os.path.exists(out + "/metrics.jsonl") else 20))
         h.link(1, False)
-        time.sleep(pause)  # How long the cable is out, which is what is tested.
+        time.sleep(pause)  # How long the cable is unplugged is what is tested.
         h.link(1, True)
     text = p.communicate(timeout=120)[0]
     tap.check("a cable is out for 0.2 and 1 s: the run goes on with the same bits", p.returncode == 0 and bits(out) == whole("dp"), text[-900:])
 
 
 def refusals(h):
-    """What cannot be is said before anything starts; a machine that is not reached ends the run after three tries."""
+    """Impossible launches are refused before anything starts; a machine that is not reached ends
+    the run after three tries."""
     for more, says in ((("--hosts", "a:0"), "a machine has 1 to 256 ranks"), (("--hosts", "a:2,a:1"), "a and a are the same machine; a:3"), (("--hosts", "a,,b"), "a comma without a machine"),
                        (("--hosts", "a;b"), "not the name or the IPv4 address of a machine"), (("--hosts", "h0:2", "--ranks", "2"), "--ranks 2 beside --hosts h0:2"),
                        (("--hosts", "h0:2", "--nodes", "2"), "--nodes 2 with --hosts of 1 machines, 0 of them spare: each machine is a node, so it is 1"),
@@ -232,7 +238,7 @@ def refusals(h):
 
 
 def stranger(h):
-    """Whoever comes without the token gets no answer from the store, and disturbs nothing."""
+    """A client without the token gets no answer from the store, and disturbs nothing."""
     out = work.name + "/stranger"
     p = start(h, both(h), {"out": out})
     trains(out, p, 5)
@@ -258,7 +264,8 @@ def stopped(h):
 
 
 def power(h):
-    """All processes of the other machine end at once; it is there again when the run is started again."""
+    """All processes of the other machine end at once; it is there again when the run is started
+    again."""
     fault("a machine that loses its power", lambda h, r: (h.kill(1), h.link(1, True)), r"rank [23]: the connection to 10.77.0.2 has ended", "silent", h)
 
 

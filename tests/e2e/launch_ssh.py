@@ -1,5 +1,4 @@
-"""`lateen launch --hosts` by ssh: two machines of network namespaces (hosts.py), each with an sshd, keys and a port of its own (openssh-server). A run from a folder whose name has spaces, with an
-environment that a shell would read, has the bits of one on one machine; what goes wrong with a login is said at once, and no login waits for a person. TAP on stdout.
+"""`lateen launch --hosts` by ssh: two machines of network namespaces (hosts.py), each with an sshd, keys and a port of its own (openssh-server). A run from a folder whose name has spaces, with an environment that a shell would interpret, has the bits of one on one machine; what goes wrong with a login is said at once, and no login waits for a person. TAP on stdout.
 
 usage: launch_ssh.py LATEEN [quick]      quick: a run, a refused key, a password that nobody gives, and a lost machine with a spare one"""
 import glob
@@ -27,7 +26,8 @@ why = hosts.why_not() or (None if os.path.exists(SSHD) and shutil.which("ssh") e
 if why:
     tap.skip("launch by ssh", why)
     sys.exit(tap.end())
-work = tempfile.TemporaryDirectory(prefix="lateen ssh ")  # With spaces: so are the names of keys, of the folder and of the runs.
+# With spaces, and so are the names of keys, of the folder and of the runs.
+work = tempfile.TemporaryDirectory(prefix="lateen ssh ")
 at = work.name
 ARGS = {"steps": 40, "checkpoint.every": 10, "threads": 1}
 truth = {}
@@ -42,7 +42,8 @@ def write(name, text, mode=0o600):
 
 
 def serve(h):
-    """An sshd on each machine; what ssh reads: its own keys, and nothing of this user's."""
+    """An sshd on each machine; and the configuration of ssh: its own keys, and nothing of this
+    user's."""
     for key in ("host", "user", "stranger"):
         if not os.path.exists(f"{at}/{key}"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{at}/{key}"], check=True, stdin=subprocess.DEVNULL)
@@ -103,12 +104,13 @@ def refused(h, name, by, says, where=None, within=30, more=()):
 
 
 def key(h):
-    """The others end at once, and not when their grace is over."""
+    """The others end at once, and not only after their grace period."""
     refused(h, "a key that is refused", login(key="stranger"), ("Permission denied", r"the connection to 10.77.0.2 has ended \(status 255 of ssh\)"), within=30, more=("--grace", "40"))
 
 
 def password(h):
-    """At a terminal, ssh asks for a password there; a background process that does is stopped by the kernel."""
+    """On a terminal, ssh asks for a password there; a background process that does so is stopped
+    by the kernel."""
     began, text = time.time(), b""
     pid, fd = pty.fork()
     if pid == 0:
@@ -140,7 +142,7 @@ def names(h):
 
 
 def build(h):
-    """A file that is one byte longer is another build."""
+    """A file that is one byte longer is a different build."""
     shutil.copy(lateen, f"{at}/other")
     with open(f"{at}/other", "ab") as f:
         f.write(b"\n")
@@ -149,7 +151,7 @@ def build(h):
 
 
 def hangs(h):
-    """A login that neither starts the rank nor ends, as by a proxy that swallows it."""
+    """A login that neither starts the rank nor ends, like one through a proxy that swallows it."""
     by = write("hang", "#!/bin/sh\nexec sleep 1000\n", 0o755)
     refused(h, "a login that hangs", f"'{by}'", ("hang runs, but 10.77.0.2 has not started the rank within 45 s",), within=75)
 
@@ -164,7 +166,7 @@ def fault(h, name, disturb, says):
 
 
 def cut(ranks):
-    """The sshd of the connection is killed, as by a firewall that forgets it."""
+    """The sshd of the connection is killed, as if a firewall forgot the connection."""
     pid = ranks[1]
     while b"sshd" not in open(f"/proc/{pid}/cmdline", "rb").read():
         pid = int(re.search(r"PPid:\s+(\d+)", open(f"/proc/{pid}/status").read()).group(1))
@@ -178,7 +180,7 @@ def faults(h):
 
 
 def copied(h, n):
-    """Has what the ranks have written last been copied to every other one of n hosts?"""
+    """Has the newest data of the ranks been copied to every other one of n hosts?"""
     def newest(folder):
         return sorted(os.path.basename(s) for s in glob.glob(folder + "/step-?????????"))[-1:]
     own = [(k, f) for k in range(n) for f in glob.glob(f"{h.memory(k)}/lateen-run-*/node-*/own/*")]
@@ -189,8 +191,8 @@ LONG = {"steps": 150, "checkpoint.every": 100000, "batch.size": 24, "determinist
 
 
 def lose(h, name, args, more, each=1, lost=1, wants=(), machines=3, back_s=0):
-    """A machine of h.n with `each` ranks loses its power: the end of the run, and what is wrong. There is no checkpoint on disk meanwhile. back_s: it is there again so
-    long after."""
+    """A machine of h.n with `each` ranks loses its power; returns the end of the run, and what is
+    wrong. Meanwhile there is no checkpoint on disk. back_s: it is there again after this time."""
     out, n = f"{at}/{name}", machines
     where = ",".join(f"{'h0' if k == 0 else h.address(k)}:{each}" for k in range(n))
     args = {**LONG, **args}
@@ -199,7 +201,9 @@ def lose(h, name, args, more, each=1, lost=1, wants=(), machines=3, back_s=0):
     p = subprocess.Popen(h.words(0, words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, cwd=at)
     wait_for(lambda: p.poll() is not None or len(losses(out) if os.path.exists(out + "/metrics.jsonl") else ()) >= 20, 60)
     pids = [q for k in range(h.n) for q in ranks_on(h, k).values()]
-    for _ in range(10):  # Ranks that wait, so that the agents of a busy machine catch up; not for so long that they count as silent.
+    # Ranks that wait, so that the agents of a busy machine catch up, but not so long that they
+    # count as silent.
+    for _ in range(10):
         for q in filter(alive, pids):
             os.kill(q, signal.SIGSTOP)
         until = time.time() + 3
@@ -262,7 +266,7 @@ def grow(h):
 
 
 def again(h):
-    """Each machine is there again, with its sshd and without what was in its memory."""
+    """Each machine is there again, with its sshd and without the contents of its memory."""
     for k in range(h.n):
         h.link(k, True)
         shutil.rmtree(h.memory(k), ignore_errors=True)

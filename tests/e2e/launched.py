@@ -1,4 +1,4 @@
-"""Small trainings under `lateen launch`, for scripts that disturb them. Standard library only; the program is the script's first argument."""
+"""Small trainings under `lateen launch`, for scripts that disturb them with faults. Standard library only; the program is the script's first argument."""
 import glob
 import json
 import os
@@ -14,7 +14,8 @@ TRAIN = {"data.train": golden + "tokens", "export": "false", "model.layers": 2, 
          "lr.schedule": "constant", "log.every": 1}
 if os.environ.get("LATEEN_TEST_DEVICE"):
     TRAIN["device"] = os.environ["LATEEN_TEST_DEVICE"]
-SILENT, GRACE = 1.5, float(os.environ.get("FAULT_GRACE", 5.0))  # Runs that share their GPUs need longer to end.
+# Runs that share their GPUs need longer to end.
+SILENT, GRACE = 1.5, float(os.environ.get("FAULT_GRACE", 5.0))
 
 
 def command(ranks, args, more=()):
@@ -37,7 +38,7 @@ def alive(pid):
 
 
 def variable_of(pid, name):
-    """Of the environment of a process; None: it has no such variable, or has ended."""
+    """A variable in the environment of a process; None: it has no such variable, or has ended."""
     try:
         found = re.search(rb"(?:^|\0)%s=([^\0]+)\0" % name.encode(), open(f"/proc/{pid}/environ", "rb").read())
     except OSError:
@@ -59,7 +60,8 @@ def ranks_of(launcher):
 
 
 def begin(ranks, args, more=(), **env):
-    """A run whose ranks train: the launcher, and the pids of its ranks in their order."""
+    """Start a run and wait until its ranks train: the launcher, and the pids of its ranks in
+    order."""
     p = subprocess.Popen(command(ranks, args, more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL,
                          env={**os.environ, **env})
     until, metrics = time.time() + 30, args["out"] + "/metrics.jsonl"
@@ -77,14 +79,17 @@ def checkpoints(out):
 
 
 def bits(out):
-    """What must be the same, whatever happened on the way: the losses, and of the last checkpoint every byte and the place in the data."""
+    """What must be equal, whatever happened on the way: the losses, and every byte of the last
+    checkpoint and the position in the data."""
     m = json.load(open(checkpoints(out)[-1] + "/manifest.json"))
-    guard = {k: v for k, v in m["guard"].items() if k not in ("best", "spread")}  # They depend on which steps have a checkpoint: one that was told to stop has more.
+    # They depend on which steps have a checkpoint: a run that was told to stop has more.
+    guard = {k: v for k, v in m["guard"].items() if k not in ("best", "spread")}
     return m["step"], m["rows"], m["tokens"], m["loader"], guard, [(f["name"], f["xxh3"]) for f in m["files"]], losses(out)
 
 
 def undisturbed(ranks, args, more=()):
-    """The bits of a run that nobody disturbs. A rank of it that gets no core for longer than SILENT is not stopped."""
+    """The bits of an undisturbed run. A rank that gets no core for longer than SILENT is not
+    stopped."""
     done = subprocess.run(command(ranks, args, ("--silent", "60", *more)), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
     assert done.returncode == 0, done.stderr[-600:]
     return bits(args["out"])
@@ -113,13 +118,14 @@ def flip_bit(path, at, bit=0):
         f.write(bytes([byte[0] ^ (1 << bit)]))
 
 
-# With these arguments and a vocabulary that is larger than the tokens', the last row of the embedding keeps its first value, since no token reads it: a bit of it that flips changes no loss
-# and no gradient, and it is found in the memory of a process by its value.
+# With these arguments and a vocabulary larger than that of the tokens, the last row of the
+# embedding keeps its first value, since no token reads it: a flipped bit in it changes no loss
+# and no gradient, and its place in the memory of a process is found by its value.
 UNREAD = {"model.vocab": 512, "model.tied": "false", "optim.decay": 0}
 
 
 def unread_row(out):
-    """The last row of the embedding, as the first checkpoint has it."""
+    """The last row of the embedding in the first checkpoint."""
     for path in sorted(glob.glob(checkpoints(out)[0] + "/*.safetensors")):
         data = open(path, "rb").read()
         n = struct.unpack("<Q", data[:8])[0]
@@ -132,7 +138,8 @@ def unread_row(out):
 
 
 def flip_row(pid, row, bit=2, before=0):
-    """Flip one bit (of 32) wherever the row is in the memory of a process, or of the row this many rows before it; how often that was. PermissionError: this user may not."""
+    """Flip one bit (of 32) wherever the row occurs in the memory of a process, or of the row this
+    many rows before it; returns how often. PermissionError: this user may not."""
     found, at_byte = 0, 64 + bit // 8 - before * len(row)
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
         for line in open(f"/proc/{pid}/maps").read().splitlines():

@@ -14,12 +14,13 @@ import subprocess
 import sys
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# Those that begin with ServerPreset.tinyllama2; the others need a model that does not come along (BERT, a reranker, Gemma 3, ...).
+# Those that begin with ServerPreset.tinyllama2; the others need a model that is not available
+# (BERT, a reranker, Gemma 3, ...).
 FILES = "basic chat_completion compat_anthropic compat_oai_responses completion ctx_shift ignore_eos metrics security template tokenize tool_call".split()
 
 
 def serve(flags):
-    """Be llama-server: exec ours with the flags translated."""
+    """Act as llama-server: exec ours with the flags translated."""
     def get(*names):
         return next((flags[i + 1] for i in range(len(flags) - 1) if flags[i] in names), None)
 
@@ -38,7 +39,7 @@ def serve(flags):
         defaults["chat_template_kwargs"] = {"enable_thinking": get("--reasoning") != "off"}
     out = [os.environ["LATEEN"], "serve", os.environ["LATEEN_MODEL"], "--any-model", "--cors", "*", "--max-running", str(slots),
            "--defaults", json.dumps(defaults), "--page-tokens", "16",
-           # Their model brings no template, and theirs is then ChatML.
+           # Their model has no template, and theirs is then ChatML.
            "--chat-template", get("--chat-template-file") or get("--chat-template") or "chatml"]
     for flag in ("--host", "--port", "--alias", "--api-key"):
         if get(flag):
@@ -65,7 +66,7 @@ def main():
     sys.path.insert(0, os.getcwd())
     import pytest
     import utils
-    if hasattr(utils.ServerPreset, "load_all"):  # It fetches every model from the network.
+    if hasattr(utils.ServerPreset, "load_all"):  # It would fetch every model from the network.
         utils.ServerPreset.load_all = staticmethod(lambda: None)
     files = [f"unit/test_{name}.py" for name in FILES if os.path.exists(f"unit/test_{name}.py")]
     sys.exit(pytest.main(["-q", "-rf", "-m", "not slow", "-p", "no:cacheprovider", *(rest if any(".py" in a for a in rest) else files + rest)]))

@@ -1,5 +1,4 @@
-"""Ranks on several machines, each with a network address and a host name of its own (hosts.py): a run over the network, a cable that is pulled and plugged again, one that stays out, a
-machine that loses its power. Ranks are started by mpirun. TAP on stdout.
+"""Ranks on several machines, each with a network address and a host name of its own (hosts.py): a run over the network, a cable that is pulled and plugged again, one that stays unplugged, a machine that loses its power. Ranks are started by mpirun. TAP on stdout.
 
 usage: machines.py LATEEN [quick]      quick: a machine that is lost"""
 import glob
@@ -30,7 +29,8 @@ ENV = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONF
 
 
 def start(h, on, args):
-    """A rank on each of these hosts. mpirun, on the first one, reaches the others by a command in the place of ssh."""
+    """A rank on each of these hosts. mpirun, on the first one, reaches the others by another
+    command in the place of ssh."""
     login = work.name + "/login"
     with open(login, "w") as f:
         f.write("#!/bin/sh\ncase $1 in\n" + "".join(f"{h.address(k)}) pid={h.spaces[k]} ;;\n" for k in range(h.n)) + "esac\nshift\nexec nsenter --net --uts --target $pid sh -c \"$*\"\n")
@@ -44,7 +44,7 @@ def start(h, on, args):
 
 
 def trains(out, p, steps=30):
-    """Wait until the run has made this many steps."""
+    """Wait until the run has taken this many steps."""
     wait_for(lambda: p.poll() is not None or len(losses(out) if os.path.exists(out + "/metrics.jsonl") else ()) >= steps, 60)
 
 
@@ -85,20 +85,21 @@ def network(h):
 
 
 def flap(h):
-    """TCP sends again what was lost, so a short interruption costs time alone."""
+    """TCP sends lost packets again, so a short interruption only costs time."""
     out = work.name + "/flap"
     p = start(h, [0, 1, 2, 3], {"out": out, "mesh.deadline": 60})
     for pause in (0.2, 0.8, 2.0):
         trains(out, p, min(STEPS - 1, len(losses(out)) + 25 if os.path.exists(out + "/metrics.jsonl") else 25))
         h.link(2, False)
-        time.sleep(pause)  # How long the cable is out, which is what is tested.
+        time.sleep(pause)  # How long the cable is unplugged is what is tested.
         h.link(2, True)
     text = p.communicate(timeout=120)[0]
     tap.check("a cable is pulled and plugged again, for 0.2, 0.8 and 2 s: the run goes on with the same bits", p.returncode == 0 and bits(out) == whole, text[-900:])
 
 
 def partition(h, away=2):
-    """A cable stays out. Each side finds out by the deadline of its operation. mpirun, which waits for a machine that it does not reach, is ended by hand."""
+    """A cable stays unplugged. Each side notices at the deadline of its operation. mpirun, which
+    waits for a machine that it does not reach, is ended by hand."""
     out = f"{work.name}/partition-{away}"
     p = start(h, [0, 1, 2, 3], {"out": out, "mesh.deadline": DEADLINE_S})
     trains(out, p)

@@ -1,5 +1,4 @@
-"""`checkpoint.mirror`: checkpoints that are copied to an object store while the run goes on, and runs that begin from there on another machine. The store checks every
-signature and breaks what it is told to (object_store.py).
+"""`checkpoint.mirror`: checkpoints that are copied to an object store during the run, and runs on another machine that begin from there. The store checks every signature and produces the faults it is told to (object_store.py).
 
     python3 tests/e2e/mirror.py build/lateen        as TAP"""
 import json
@@ -23,7 +22,7 @@ MIRROR = ["--checkpoint.mirror", "s3://bucket/runs/one"]
 
 
 def checkpoint(out, step=12):
-    """Everything that a step has, by name; its manifest without the recipe, which names the mirror."""
+    """All files of a step, by name; its manifest without the recipe, which names the mirror."""
     folder = path(f"{out}/checkpoints/step-{step:09d}")
     files = {n: open(f"{folder}/{n}", "rb").read() for n in os.listdir(folder)} if os.path.isdir(folder) else {}
     manifest = json.loads(files.pop("manifest.json", b"{}"))
@@ -78,7 +77,8 @@ def timed(function):
 @timed
 def behind_the_run():
     fresh()
-    first = run("one", *MIRROR, "--steps", "8")  # The end waits for the last one; of those before it, some may be passed over.
+    # The end waits for the last one; some of the earlier ones may be skipped.
+    first = run("one", *MIRROR, "--steps", "8")
     status = first or run("one", *MIRROR)
     tap.check("a run with a mirror has the bits of one without", status == 0 and losses("one") == losses("plain") and checkpoint("one") == checkpoint("plain"), said("one"))
     tap.check("its mirror keeps what the run folder keeps", steps() == {8: True, 12: True} and sorted(os.listdir(path("one/checkpoints"))) == ["step-000000008", "step-000000012"],
@@ -104,13 +104,15 @@ def behind_the_run():
 
 @timed
 def another_machine():
-    """kill -9 in the middle of an upload; another machine has nothing but the recipe and the data."""
+    """kill -9 in the middle of an upload; another machine has only the recipe and the data."""
     for at, name in ((4, "weights.safetensors"), (12, "config.json"), (12, "manifest.json")):
         fresh()
         for out in ("killed", "elsewhere"):
             shutil.rmtree(path(out), ignore_errors=True)
         every = str(max(at - 4, 4))
-        if at > 4:  # The end of a run waits for its last checkpoint; of one run, step 12 could overtake step 8, which is then passed over.
+        # The end of a run waits for its last checkpoint; within one run, step 12 could overtake
+        # step 8, which would then be skipped.
+        if at > 4:
             assert run("killed", *MIRROR, "--checkpoint.every", every, "--steps", every) == 0, said("killed")
         store.fault = lambda r: ("hang", 30) if r.method == "PUT" and is_of(r, at, name) else None
         p = start("killed", *MIRROR, "--checkpoint.async", "true", "--checkpoint.every", every)
@@ -152,7 +154,7 @@ def damaged():
 
 @timed
 def newer():
-    """The run went on elsewhere, and comes back to a machine that has an older checkpoint."""
+    """The run continued elsewhere, and returns to a machine that has an older checkpoint."""
     fresh()
     assert run("back", *MIRROR, "--steps", "4") == 0
     assert run("away", *MIRROR, machine="b") == 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What deploy/ holds for Prometheus and Grafana: rules and their tests (promtool), targets from Slurm's commands, and every expression of the dashboards and
-rules run against a real Prometheus, which has scraped a run, a node and a server; alerts that reach an Alertmanager, and end there; and `lateen cluster`, the page that is made of both. Skipped without
+"""The files in deploy/ for Prometheus and Grafana: rules and their tests (promtool), targets from Slurm's commands, and every expression of the dashboards and
+rules run against a real Prometheus, which has scraped a run, a node and a server; alerts that reach an Alertmanager, and are resolved there; and `lateen cluster`, the page that is made from both. Skipped without
 Prometheus (packages-test.txt). monitoring.py LATEEN [CHROMIUM [SCREENSHOTS]]: CHROMIUM draws the page."""
 import glob
 import http.server
@@ -38,7 +38,7 @@ def start(*words, env=None, **options):
 
 
 def told(p, pattern):
-    """Of the first line of a process's messages that matches."""
+    """The match in the first line of a process's messages that matches."""
     for line in p.stderr:
         found = re.search(pattern, line)
         if found:
@@ -132,7 +132,7 @@ with open("deploy/prometheus/lateen.rules.yml") as f:
 with open(f"{scratch}/lateen.rules.yml", "w") as f:
     f.write(rules)
 listen = "127.0.0.1:" + str(20000 + os.getpid() % 20000)
-alerted = []  # What Alertmanager tells: (status, name of the alert, its labels).
+alerted = []  # What Alertmanager sends: (status, name of the alert, its labels).
 
 
 class Webhook(http.server.BaseHTTPRequestHandler):
@@ -147,7 +147,7 @@ class Webhook(http.server.BaseHTTPRequestHandler):
 
 
 def start_alertmanager():
-    """Every alert by itself and at once, to a page of this script; its address."""
+    """Send every alert separately and at once to a page of this script; returns its address."""
     hook = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
     threading.Thread(target=hook.serve_forever, daemon=True).start()
     with open(f"{scratch}/alertmanager.yml", "w") as f:
@@ -274,7 +274,7 @@ def draw(url):
 
 
 def draw_unknown(url):
-    """What nobody tells is not 0: no source answers."""
+    """A value that no source reports is not 0."""
     from browser import Browser
     b = Browser(sys.argv[2], url, None)
     b.size(390, 900, mobile=True)
@@ -288,7 +288,7 @@ def draw_unknown(url):
 
 
 def ends_of_alerts():
-    """The run is killed, and then its job is over; the node stays as broken as it was."""
+    """The run is killed, and then its job is over; the node stays as faulty as it was."""
     def told_of(status, alert):
         until = time.time() + 30
         while time.time() < until and not any(a[:2] == (status, alert) for a in alerted):

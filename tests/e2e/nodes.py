@@ -1,5 +1,4 @@
-"""Nodes that are lost or suspect: their ranks move to a spare node, or the run shrinks and grows again. It ends with the bits of a run that nobody disturbed: always with a spare, and
-with `deterministic: mesh-invariant` also on fewer ranks. No checkpoint is on disk meanwhile. TAP on stdout.
+"""Nodes that are lost or suspect: their ranks move to a spare node, or the run shrinks and grows again. It ends with the bits of an undisturbed run: always with a spare, and with `deterministic: mesh-invariant` also on fewer ranks. Meanwhile no checkpoint is on disk. TAP on stdout.
 
 usage: nodes.py LATEEN [quick]      quick: a spare, and a run that shrinks"""
 import glob
@@ -29,7 +28,8 @@ def agent_of(launcher, node):
 
 
 def lose(p, pids, node):
-    """A node is gone: its ranks, its agent and its memory, as soon as its snapshots have been copied: the agents of a busy machine may be far behind the ranks."""
+    """A node is lost: its ranks, its agent and its memory, as soon as its snapshots have been
+    copied: the agents of a busy machine may be far behind the ranks."""
     root = memory_of(pids[0])
     gone = [c for c in pids if variable_of(c, "LATEEN_NODE") == str(node)] + [agent_of(p.pid, node)]
 
@@ -51,7 +51,7 @@ def lose(p, pids, node):
 
 
 def run(name, args, more, node, ranks=4, want=()):
-    """A node of a run is lost; the end of it: its output, and what is wrong."""
+    """A node of a run is lost; returns the end of the run: its output, and what is wrong."""
     out = f"{work.name}/{name}"
     p, pids = begin(ranks, {**args, "out": out}, ("--retries", "9", "--snapshot", "5", "--silent", "60", *more))
     root = memory_of(pids[0])

@@ -1,7 +1,6 @@
 """An object store and a model hub for tests, in memory: enough of S3's protocol for a copy, with faults on demand. Standard library only.
 
-Every request to S3 must be signed: the signature is computed again here, from Amazon's description of Signature Version 4, with hmac and hashlib, over
-what came on the wire; dates may be off by 15 minutes. Content-MD5 and x-amz-content-sha256 must fit the body.
+Every request to S3 must be signed: the signature is computed again here, from Amazon's description of Signature Version 4, with hmac and hashlib, over the received bytes; dates may be off by 15 minutes. Content-MD5 and x-amz-content-sha256 must match the body.
 
     store = Store(); store.put("bucket", "key", b"..."); store.url; store.close()
     store.fault = function(request) -> None or a fault:
@@ -19,7 +18,7 @@ what came on the wire; dates may be off by 15 minutes. Content-MD5 and x-amz-con
         ("late_error",)   status 200 with an error as its body
         ("etag",)         the ETag of other bytes than those that came
 
-    store.kms: ETags are no MD5s, as where a service encrypts with keys of its own; store.public: objects can be read without a signature
+    store.kms: ETags are not MD5s, like those of a service that encrypts with its own keys; store.public: objects can be read without a signature
 """
 import base64
 import datetime
@@ -63,7 +62,7 @@ class Object:
 
 
 def hidden(etag):
-    """An ETag that is no MD5 of the content."""
+    """An ETag that is not the MD5 of the content."""
     return md5(b"hidden" + etag.encode())
 
 
@@ -73,7 +72,7 @@ class Upload:
 
 
 class Request:
-    """What a fault is decided by."""
+    """The request as faults see it."""
     def __init__(self, method, path, query, headers, body):
         self.method, self.path, self.query, self.headers, self.body = method, path, query, headers, body
 
@@ -94,7 +93,9 @@ def quote(text):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # Headers and body are written apart; else each answer waits for an acknowledgement.
+    # Headers and body are written separately; otherwise each answer would wait for an
+    # acknowledgement.
+    disable_nagle_algorithm = True
 
     def log_message(self, *_):
         pass
@@ -343,7 +344,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Error(401, "Unauthorized", "", {"X-Error-Message": "Invalid credentials in Authorization header"})
 
     def other(self, raw, r):
-        """The hub at /hub, where its redirections lead at /cdn, a web server at /web."""
+        """The hub is at /hub, the target of its redirections at /cdn, a web server at /web."""
         store = self.server.store
         path = urllib.parse.unquote(raw)
         if raw.startswith("/web/"):
@@ -379,7 +380,7 @@ class Handler(BaseHTTPRequestHandler):
                 raise Error(404, "NotFound", "", {"X-Error-Message": "Revision Not Found"})
             return self.answer(200, json.dumps(repo.listing()).encode(), {"Content-Type": "application/json"})
         found = re.fullmatch(r"/hub/api/models/([^/]+/[^/]+)/tree/([0-9a-f]{40})", path)
-        if found:  # What huggingface_hub asks for.
+        if found:  # What huggingface_hub requests.
             rows = [{"type": "file", "path": s["rfilename"], "size": s["size"], "oid": s["blobId"],
                      **({"lfs": {"oid": s["lfs"]["sha256"], "size": s["size"], "pointerSize": 134}} if "lfs" in s else {})}
                     for s in store.repositories[found[1]].listing()["siblings"]]
@@ -415,7 +416,8 @@ class Handler(BaseHTTPRequestHandler):
 
 class Repository:
     def __init__(self, files, large=(), private=False, revisions=("main",), gated=False, renamed=None, only=None, own_host=False):
-        """gated: its list is public and its files are not; renamed: where it is now; only: as many bytes of each file are really there; own_host: files lie at the hub, too."""
+        """gated: its list is public and its files are not; renamed: its present name; only: this
+        many bytes of each file exist; own_host: the files are at the hub, too."""
         self.files, self.large, self.private, self.revisions, self.gated = files, set(large), private, revisions, gated
         self.renamed, self.only, self.own_host = renamed, only, own_host
         self.commit = hashlib.sha1(json.dumps({n: md5(d) for n, d in files.items()}, sort_keys=True).encode()).hexdigest()
@@ -449,7 +451,8 @@ class Store:
         self.buckets, self.uploads, self.requests, self.history, self.deleted = {"bucket": {}}, {}, [], [], []
         self.web, self.repositories, self.blobs = {}, {}, {}
         self.fault, self.skew_s, self.region, self.page, self.ranges, self.rate = None, 0, "us-east-1", 1000, True, 0
-        self.tags = "strong"  # What the web server says of a file: an ETag, strong or weak, or none. It does not heed If-Match.
+        # The ETag of the web server for a file: strong, weak or none. It ignores If-Match.
+        self.tags = "strong"
         self.cdn_epoch, self.other_host, self.kms, self.public, self.wrong_end = 1, True, False, False, False
         self.server = Server(("127.0.0.1", 0), Handler)
         self.server.store = self
@@ -475,7 +478,8 @@ def crc32_base64(data):
     return base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
 
 
-if __name__ == "__main__":  # A store by itself, to try: its address, then nothing until it is ended.
+# A store by itself, to try things: prints its address, then runs until it is ended.
+if __name__ == "__main__":
     import signal
     alone = Store()
     print(alone.url, flush=True)

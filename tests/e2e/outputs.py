@@ -1,4 +1,4 @@
-"""What is written never takes the place of what is read, nor of a device; and `tokenize --decode` reads ids only. Standard library only; TAP on stdout.
+"""Output never overwrites an input, nor a device; and `tokenize --decode` reads only ids. Standard library only; TAP on stdout.
 
 usage: outputs.py LATEEN"""
 import os
@@ -35,7 +35,7 @@ def write(name, text):
 
 
 def spares(name, kept, *args):
-    """The command fails, names the file, and leaves it as it was."""
+    """The command fails, names the file, and does not change it."""
     before = whole(kept)
     done = run(*args)
     tap.check(name, done.returncode != 0 and os.path.basename(kept) in done.stderr and os.path.exists(kept) and whole(kept) == before, done)
@@ -74,7 +74,8 @@ with tempfile.TemporaryDirectory() as work:
     spares("eval --outputs of its responses", said, "eval", "--task", "gsm8k", gsm, "--responses", said, "--outputs", said)
     spares("eval --outputs of its questions", gsm, "eval", "--task", "gsm8k", gsm, "--responses", said, "--outputs", gsm)
 
-    # A file that is not whole when a signal ends the program is removed; a signal that is ignored (nohup) ends nothing.
+    # A file that is incomplete when a signal ends the program is removed; an ignored signal
+    # (nohup) ends nothing.
     for name, args in (("data make", ["data", "make", "all", "--count", "20000000", "--out", "cut.jsonl"]), ("quantize", ["quantize", MODEL, "cut.gguf", "--type", "q4_k_m"]),
                        ("convert to a folder", ["convert", MODEL, "--dtype", "fp32", "cut"])):
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -109,7 +110,7 @@ with tempfile.TemporaryDirectory() as work:
     tap.check("and once it is removed, the folder is made", done.returncode == 0 and os.path.exists("cut/config.json") and not os.path.exists("cut.tmp"), done)
     shutil.rmtree("cut", ignore_errors=True)
 
-    os.mkfifo("pipe")  # A device of our own would need root; a pipe is refused by the same line.
+    os.mkfifo("pipe")  # Creating a device would need root; the same line of code refuses a pipe.
     leaves("data make --out of a pipe", ["data", "make", "all", "--out", "pipe"], "pipe", stat.S_ISFIFO)
     leaves("tokenizer train --out of a pipe", ["tokenizer", "train", text, "--vocab-size", "257", "--out", "pipe"], "pipe", stat.S_ISFIFO)
     leaves("data check --out of a pipe", ["data", "check", wrong, "--out", "pipe"], "pipe", stat.S_ISFIFO)

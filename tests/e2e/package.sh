@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The Debian package: tools/make_deb.sh builds it and lintian finds nothing; unpacked, the program runs, and units, scripts and recipes are there. Prints TAP.
+# The Debian package: tools/make_deb.sh builds it and lintian finds no fault; when unpacked, the
+# program runs, and units, scripts and recipes are there. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 . tests/tap.sh

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# The recipes for many GPUs and their Slurm scripts agree: every recipe is read, the product of its mesh is the number of ranks that its script asks for,
-# and `lateen plan` announces memory that one of the GPUs has. Recipes damaged on purpose must fail the same checks. Each recipe also trains two steps on CPU ranks
-# with a small model: 8 or 16 ranks, with its optimiser, schedule and ZeRO. Prints TAP.
+# The recipes for many GPUs and their Slurm scripts agree: every recipe is valid, the product of
+# its mesh is the number of ranks that its script requests, and `lateen plan` announces memory
+# that one of the GPUs has. Recipes damaged on purpose must fail the same checks. Each recipe also
+# trains two steps on CPU ranks with a small model: 8 or 16 ranks, with its optimiser, schedule
+# and ZeRO. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 . tests/tap.sh
@@ -69,7 +71,7 @@ trains llama-1b-8gpus 8
 trains llama-8b-2x8gpus 16
 trains apertus-8b-alps-64 16 --lr.cooldown 1
 
-# The checks notice what they are for.
+# The checks notice the faults that they are for.
 good=recipes/parallel/llama-8b-2x8gpus
 sed 's/^mesh: .*/mesh: dp=8/' $good.yaml >"$work/few.yaml"
 ! ranks_agree "$work/few.yaml" $good.sbatch

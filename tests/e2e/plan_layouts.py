@@ -1,5 +1,4 @@
-"""The layouts that `lateen plan --model RECIPE --gpus N` ranks: for each mesh that is tried, the bytes that training announces, and training refuses what is not listed; `layout: auto` trains on
-the first, and reports what was predicted of it. Standard library only; TAP on stdout.
+"""The layouts that `lateen plan --model RECIPE --gpus N` ranks: for each mesh that is tried, the bytes are those that training announces, and training refuses meshes that are not listed; `layout: auto` trains on the first, and reports its prediction. Standard library only; TAP on stdout.
 
 usage: plan_layouts.py LATEEN"""
 import json
@@ -51,7 +50,7 @@ def announces():
             done = run("launch", "--ranks", ranks, "--plain", "train", recipe(name), "--out", out, "--mesh", mesh, "--mesh.zero", zero, "--steps", 1)
             said = [line for line in done.stderr.splitlines() if "of these the recipe decides" in line]
             want = int(said[0].split("decides ")[1].split(" ")[0]) if said else -1
-            # Of a pipeline rank 0's stage may not be the fullest.
+            # In a pipeline, rank 0's stage may not be the fullest.
             good = layout in told and (told[layout]["bytes"] >= want > 0 if "pp=" in mesh else told[layout]["bytes"] == want)
             tap.check(f"{name}, {mesh}, ZeRO {zero}: the bytes that training announces", good, (told.get(layout), want, done.stderr[-300:]))
         steps = [l["step_s"] for l in told.values() if l["fits"]]
@@ -77,7 +76,7 @@ def not_listed():
 
 
 def on_gpus():
-    """What a kind of GPU holds decides: with ZeRO where the state does not fit otherwise."""
+    """The memory of a kind of GPU decides: ZeRO is used if the state does not fit otherwise."""
     big = plan("recipes/parallel/llama-8b-2x8gpus.yaml", 16, "--cluster", "h100-sxm")
     first = big["layouts"][0]
     whole = [l for l in big["layouts"] if l["mesh"] == "dp=16" and l["zero"] == 0]
@@ -87,7 +86,8 @@ def on_gpus():
 
 
 def measured_meshes():
-    """Steps on two and four H200 (bench/results/h200/meshes.json). Longer rows are predicted 8 to 25 % too slow: the rates of attention are older than its kernels."""
+    """Steps on two and four H200 (bench/results/h200/meshes.json). Longer rows are predicted 8 to
+    25 % too slow: the rates of attention are older than its kernels."""
     for row in json.load(open("bench/results/h200/meshes.json"))["rows"]:
         path, step = f"{work}/measured.yaml", sorted(row["step_ms"])[len(row["step_ms"]) // 2] / 1e3
         own = "" if row["mesh"].startswith("dp=") and "," not in row["mesh"] else f"mesh: \"{row['mesh']}\"\n"
@@ -121,7 +121,7 @@ def auto():
 
 
 def given():
-    """A run whose mesh is given reports the numbers of `lateen plan` beside what it measures."""
+    """A run whose mesh is given reports the numbers of `lateen plan` beside its measurements."""
     for i, (more, layout) in enumerate((("mesh: \"tp=2,pp=2\"\n", ("pp=2,tp=2", 0)), ("mesh.zero: 1\n", ("dp=4", 1)))):
         path, out = recipe("dense", more), f"{work}/given-{i}"
         done = run("launch", "--ranks", 4, "--plain", "train", path, "--out", out, "--steps", 3)

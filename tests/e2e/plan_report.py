@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 from tap import Tap
 
 tap = Tap()
-# Llama 3 70B (arXiv:2407.21783, table 3): 80 layers, width 8192, 8 of 64 heads for keys, MLP 28672, vocabulary 128256, head apart from the embedding.
+# Llama 3 70B (arXiv:2407.21783, table 3): 80 layers, width 8192, 64 heads and 8 key heads, MLP
+# 28672, vocabulary 128256, head separate from the embedding.
 LAYERS, WIDTH, MLP, VOCAB, SEQ = 80, 8192, 28672, 128256, 8192
 MATRICES = LAYERS * (WIDTH * (2 * WIDTH + 2 * WIDTH // 8) + 3 * WIDTH * MLP)
 PARAMS = MATRICES + 2 * VOCAB * WIDTH + (2 * LAYERS + 1) * WIDTH
@@ -44,7 +45,7 @@ def layouts():
         tap.check(f"layout {i}: no more communication is exposed than there is", sum(t[w + "_comm_s"] for w in ("tp", "cp", "ep", "pp", "dp")) <= t["comm_total_s"], t)
         near(f"layout {i}: tokens a second", t["tokens_s"], BATCH / t["step_s"])
         near(f"layout {i}: of a GPU", t["tokens_s_gpu"], BATCH / t["step_s"] / GPUS)
-        # Six operations a weight of a matrix, the head's too, and causal attention.
+        # Six operations per weight of a matrix, including the head's, and causal attention.
         flops = 6 * (PARAMS - VOCAB * WIDTH) + 6 * LAYERS * WIDTH * SEQ
         near(f"layout {i}: MFU", t["mfu"], flops * t["tokens_s_gpu"] / (PEAK_TFLOPS * 1e12), 2e-3)
         tap.check(f"layout {i}: hardware's use is no less", t["hfu"] >= t["mfu"], t)
@@ -69,7 +70,7 @@ def whole_run():
 def failures():
     g = p["goodput"]
     near("mean time between failures", g["mtbf_s"], 86400 / (NODES * PER_NODE_DAY))
-    # Of each parameter 14 bytes: weights in bf16, master copy and moments in fp32.
+    # 14 bytes per parameter: weights in bf16, master copy and moments in fp32.
     near("time of a save", g["save_s"], 14 * PARAMS / (WRITE_GBPS * 1e9), 1e-4)
     near("time of a restart", g["restart_s"], RESTART_S + 14 * PARAMS / (READ_GBPS * 1e9), 1e-6)
     # Daly 2006 (doi:10.1016/j.future.2004.11.016), equation 37.
@@ -116,7 +117,8 @@ def schedules():
 
 
 def picture():
-    """The report's curve of goodput: Daly's efficiency (2006, equation 20) at each interval, with the axes' scales taken from the labelled ticks."""
+    """The report's curve of goodput: Daly's efficiency (2006, equation 20) at each interval, with
+    the scales of the axes taken from the labelled ticks."""
     with tempfile.TemporaryDirectory() as folder:
         g = plan("--html", folder + "/r.html", "--interval", 120)["goodput"]
         page = open(folder + "/r.html").read()

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""`lateen cluster policy`: what is refused and by which numbers, what is written for recipes/policy.yaml (tests/golden/policy, which a real slurmdbd has loaded: slurm_policy.py), and that what
-is granted never exceeds what lives, for 60 policies drawn by seed; and `lateen simulate policy`. policy.py LATEEN."""
+"""`lateen cluster policy`: what is refused and with which numbers, what is written for recipes/policy.yaml (tests/golden/policy, which a real slurmdbd has loaded: slurm_policy.py), and that no more is granted than there are working GPUs, for 60 random policies; and `lateen simulate policy`. policy.py LATEEN."""
 import json
 import os
 import random
@@ -96,14 +95,16 @@ for draw in range(60):
     now = [got[f"t{i}"][1] for i in range(n)]
     lost, lack = nodes * gpus - live, max(0, sum(quotas) - live)
     short = [p for p, q, g in zip(priorities, quotas, now) if g < q]
-    touched = max(short, default=0)  # All of lower priority have nothing left; all of higher have everything.
+    # All of lower priority have nothing left; all of higher priority have everything.
+    touched = max(short, default=0)
     fair = all(g == 0 for p, g in zip(priorities, now) if p < touched)
     sums = [(sum(q for q, p in zip(quotas, priorities) if p == touched), sum(g for g, p in zip(now, priorities) if p == touched))]
     even = all(abs(g - q * sums[0][1] / sums[0][0]) <= 1 + 1e-9 for p, q, g in zip(priorities, quotas, now) if p == touched)
     if not (sum(now) == sum(quotas) - lack and sum(now) + min(slack_now, max(0, live - sum(now))) <= live and slack_now == max(0, slack - lost) and fair and even):
         wrong.append((text, live, slack_now, got))
 check("60 policies: nothing beyond what lives; slack, then the lowest priority, then in proportion", not wrong, wrong[:1])
-# The simulation of a trace: one GPU; "low" borrows it, "high" has it as its quota and takes it after 60 s.
+# The simulation of a trace: one GPU; "low" borrows it, "high" has it as its quota and takes it
+# after 60 s.
 with open(f"{scratch}/p.yaml", "w") as f:
     f.write("cluster: {nodes: 1, node_gpus: 1}\npreempt.exempt_s: 60\ntenants:\n  high: {quota: 1}\n  low: {quota: 0}\n")
 

@@ -1,5 +1,5 @@
 """Preferences against TRL and PEFT (tests/golden/preference and prm, tools/make_preference_goldens.py and make_prm_goldens.py): loss, gradient norm and
-metrics of every step; and what a run keeps, refuses and says of its data. Standard library only; TAP on stdout.
+metrics of every step; and what a run keeps, refuses and reports about its data. Standard library only; TAP on stdout.
 
 usage: preference_truth.py LATEEN [all]      all: every run of the goldens, and a run that is killed"""
 import json
@@ -20,7 +20,8 @@ golden, sft, steps = "tests/golden/preference", "tests/golden/sft", "tests/golde
 truth = json.load(open(f"{golden}/truth.json"))
 runs = {r["name"]: r for folder in (golden, steps) for r in json.load(open(f"{folder}/truth.json"))["runs"]}
 tap = Tap(700)
-LOSS, NORM, LOGP = 1e-5, 1e-4, 1e-6  # TRL ran in double and tells loss and metrics in float; this runs in float.
+# TRL computed in double and prints losses and metrics in float; this computes in float.
+LOSS, NORM, LOGP = 1e-5, 1e-4, 1e-6
 FEW = ("dpo", "ipo-lora", "simpo", "orpo-lora", "kto", "reward", "reward-lora", "prm", "prm-separator", "prm-lora")
 
 
@@ -49,9 +50,9 @@ def lines(out, kind):
 
 
 def near(name, want, got, scale):
-    """Rewards are differences of log-probabilities: as exact as those are."""
+    """Rewards are differences of log-probabilities, and as exact as those are."""
     if name in ("loss", "grad_norm"):
-        # The loss of dpo_robust is a difference of two near log 2 and passes through 0.
+        # The loss of dpo_robust is a difference of two numbers near log 2 and passes through 0.
         return math.isclose(want, got, rel_tol=LOSS, abs_tol=LOSS / 10) if name == "loss" else math.isclose(want, got, rel_tol=NORM)
     return abs(want - got) <= LOGP * max(1.0, scale)
 

@@ -1,5 +1,4 @@
-"""Each training of recipes/demo.yaml that a page prints runs, and warns of nothing: as printed, but two steps of a tiny model and few tokens, in a folder with the data where `make run`
-leaves them. Without commands that need a store, a shared folder or Slurm.
+"""Each training of recipes/demo.yaml that a page prints runs without warnings: as printed, but with two steps of a tiny model and few tokens, in a folder with the data where `make run` leaves them. Commands that need a store, a shared folder or Slurm are left out.
 
     python3 tests/e2e/printed_trainings.py build/lateen"""
 import os
@@ -29,8 +28,10 @@ def printed():
 def shortened(text):
     text = re.sub(r"^mpirun -n (\d+) lateen", r"lateen launch --ranks \1", text)
     text = re.sub(r" --(trace-step|diloco\.every) \d+", r" --\1 1", text)
-    text = text.replace("127.0.0.1:9400", "127.0.0.1:0").replace("--page 8080", "--page 0")  # Other tests may hold these ports.
-    rate = "" if "--lr." in text else " --lr.warmup 0 --lr.cooldown 0"  # The recipe's are longer than two steps.
+    # Other tests may use these ports.
+    text = text.replace("127.0.0.1:9400", "127.0.0.1:0").replace("--page 8080", "--page 0")
+    # Those of the recipe are longer than two steps.
+    rate = "" if "--lr." in text else " --lr.warmup 0 --lr.cooldown 0"
     return re.sub(r"^(build/)?lateen", lateen, text) + rate + " " + SMALL
 
 

@@ -4,7 +4,8 @@ import subprocess
 
 
 def end(started):
-    """SIGTERM to all of them, the last one first; SIGKILL to one that has not ended after 20 s."""
+    """SIGTERM to all of them, the last one first; SIGKILL to those that have not ended after 20
+    s."""
     for p in reversed(started):
         p.send_signal(signal.SIGTERM)
     for p in started:

@@ -1,4 +1,4 @@
-"""The reference solutions of a task of programs all pass its tests, and the same with a fault in each do not. TAP on stdout.
+"""The reference solutions of a programming task all pass its tests, and do not pass with a fault in each. TAP on stdout.
 
 usage: programs.py LATEEN humaneval|mbpp FILE     (HumanEval.jsonl of openai/human-eval, mbpp.jsonl of google-research; not compressed)"""
 import json

@@ -1,5 +1,4 @@
-"""A recorded machine for `lateen health --machine`: a folder with the files of /proc, /sys and /dev that checks read, and recorded.json for the rest. It is sound,
-with two H100, an Ethernet interface and an InfiniBand port; tests change one thing at a time."""
+"""A recorded machine for `lateen health --machine`: a folder with the files of /proc, /sys and /dev that checks read, and recorded.json for the rest. It is healthy, with two H100, an Ethernet interface and an InfiniBand port; tests change one thing at a time."""
 import json
 import os
 
@@ -32,7 +31,7 @@ FILES = {
 
 
 def write(folder, files=(), recorded=None, without=()):
-    """The sound machine with these differences."""
+    """The healthy machine with these differences."""
     for path, text in {**FILES, **dict(files)}.items():
         if path not in without:
             os.makedirs(os.path.dirname(f"{folder}/{path}"), exist_ok=True)
@@ -44,7 +43,7 @@ def write(folder, files=(), recorded=None, without=()):
 
 
 def gpu(**changed):
-    """What is recorded, with other readings of the second GPU."""
+    """The recorded readings, with other readings for the second GPU."""
     r = json.loads(json.dumps(RECORDED))
     r["gpus"][1].update(changed)
     return r

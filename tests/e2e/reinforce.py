@@ -1,4 +1,4 @@
-"""Reinforcement learning as its users run it: the recipe, a reward command, a run that is killed and goes on. Standard library only; TAP on stdout.
+"""Reinforcement learning as its users run it: the recipe, a reward command, a run that is killed and resumes. Standard library only; TAP on stdout.
 
 usage: reinforce.py LATEEN"""
 import json
@@ -13,7 +13,8 @@ from tap import Tap
 lateen, model = sys.argv[1], "tests/golden/sft"
 tap = Tap()
 
-# Rewards short answers. When the file KILL is there, it kills its parent, the run, in the middle of judging a draw.
+# Rewards short answers. If the file KILL exists, it kills its parent, the run, while it judges a
+# draw.
 REWARD = """
 import json, os, signal, sys
 for i, line in enumerate(sys.stdin):
@@ -122,7 +123,7 @@ with tempfile.TemporaryDirectory() as work:
     @tap.case
     def meshes():
         keys = ("reward", "reward_std", "equal_groups", "answer_tokens", "ended", "entropy", "questions")
-        # Where all rewards are equal the gradient is rounding noise, which Adam makes large.
+        # If all rewards are equal the gradient is rounding noise, which Adam makes large.
         with open(f"{work}/differ.py", "w") as f:
             f.write("import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'reward': sum(map(ord, json.loads(line)['completion'])) % 11}), flush=True)\n")
         more = ["--rl.rewards", "command", "--rl.command", f"exec {sys.executable} {work}/differ.py", "--steps", "4", "--rl.group", "4", "--rl.passes", "2", "--rl.kl", "0.1"]

@@ -1,5 +1,5 @@
-"""The whole way, by commands: problems of `lateen data make`, a tokenizer, fine-tuning, reinforcement learning, held-out problems. The fine-tuned model
-marks one answer in four; the rewards teach it to mark all, and its answers to problems that it never saw get no worse. Standard library only; TAP.
+"""The whole sequence of commands: problems of `lateen data make`, a tokenizer, fine-tuning, reinforcement learning, held-out problems. The fine-tuned model
+marks one answer in four; the rewards teach it to mark all, and its answers to unseen problems do not get worse. Standard library only; TAP.
 
 usage: reinforce_learns.py LATEEN"""
 import json

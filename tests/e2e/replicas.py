@@ -1,5 +1,4 @@
-"""guard.replicas: a bit of one rank's weights is flipped from outside while a run goes on, through /proc/PID/mem. The rank is named (of two, by the steps that are made again), the run
-goes on from the newest checkpoint, and ends with the bits of one that nobody disturbed. TAP on stdout.
+"""guard.replicas: a bit of one rank's weights is flipped from outside during a run, through /proc/PID/mem. The rank is named (of two ranks, by repeating the steps), the run resumes from the newest checkpoint, and ends with the bits of an undisturbed one. TAP on stdout.
 
 usage: replicas.py LATEEN [quick] [cuda]      quick: three ranks; cuda: on emulated GPUs (tests/emu/run), whose memory is that of the process"""
 import os
@@ -13,13 +12,14 @@ from tap import Tap
 tap = Tap()
 work = tempfile.TemporaryDirectory()
 quick, device = "quick" in sys.argv[2:], "cuda" if "cuda" in sys.argv[2:] else "cpu"
-os.environ["LATEEN_PEER_COPIES"] = "0" if device == "cuda" else os.environ.get("LATEEN_PEER_COPIES", "1")  # Else the memory is mapped by others, too.
+# Otherwise the memory is mapped by others, too.
+os.environ["LATEEN_PEER_COPIES"] = "0" if device == "cuda" else os.environ.get("LATEEN_PEER_COPIES", "1")
 COMMON = 45  # A token that is read in most steps.
 ARGS = {"steps": 250 if device == "cpu" else 50, "checkpoint.every": 10, "guard.replicas": 4, "device": device, **UNREAD}
 
 
 def flipped(name, pid, row, **where):
-    """How often flip_row found the row; None: it may not, and the test is skipped."""
+    """How often flip_row found the row; None: it is not allowed, and the test is skipped."""
     os.kill(pid, signal.SIGSTOP)  # The others wait for it, however long this takes.
     try:
         return flip_row(pid, row, **where)
@@ -51,7 +51,8 @@ def corrupted(ranks, victim):
 
 
 def computed():
-    """A weight that tokens read changes on one of three ranks: it computes other gradients than the others from the same rows, and its node is left."""
+    """A weight that tokens read changes on one of three ranks: it computes other gradients than
+    the others from the same rows, and its node is left out."""
     args = {**ARGS, "guard.replicas": 0, "guard.replay": 1}
     whole = undisturbed(3, {**args, "out": work.name + "/computed-whole"})
     out, name = work.name + "/computed", "a rank computes wrongly"

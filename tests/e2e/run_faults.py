@@ -31,7 +31,7 @@ import time
 
 
 def table(path):
-    """What the lines of a results file say together."""
+    """A summary of the lines of a results file."""
     runs = [r for r in map(json.loads, open(path)) if "faults" in r]
     faults = [f for r in runs for f in r["faults"]]
     back = [b for r in runs for b in r["recoveries"]]
@@ -71,7 +71,8 @@ work = tempfile.TemporaryDirectory()
 MESHES = {"dp": {"guard.replicas": 5, **UNREAD}, "zero": {"mesh.zero": 2}, "tp": {"mesh": "dp=2,tp=2"}, "pp": {"mesh": "pp=2,dp=2", "batch.micro": 2},
           "shrink": {"deterministic": "mesh-invariant", "batch.size": 16, "guard.replicas": 7, **UNREAD}}
 ARGS = {"steps": 400, "checkpoint.every": 40, "device": options.device}
-STUCK_S = 180  # A run that makes no new step for so long is stuck; a slow machine is not a fault.
+# A run that takes no new step for this long is stuck; a slow machine is not a fault.
+STUCK_S = 180
 SLURM_SHARE = 0.02
 OWN_NETWORK = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 has_networks = subprocess.run([*OWN_NETWORK, "true"], capture_output=True).returncode == 0 if shutil.which("unshare") and shutil.which("nsenter") and shutil.which("ip") else False
@@ -87,7 +88,7 @@ def whole(mesh):
 
 
 class Run:
-    """A run and its disturbances; `start` gives its command, again where the launcher has ended."""
+    """A run and its faults; `start` runs its command, again if the launcher has ended."""
 
     def __init__(self, rng, out, mesh, snapshots):
         self.rng, self.out, self.mesh, self.log = rng, out, mesh, open(out + ".log", "wb")
@@ -123,7 +124,8 @@ class Run:
             return -1
 
     def wait_for_step(self, step):
-        """A fault comes when the run is so far, whatever the machine; it may find the run at its end, or one that does not go on."""
+        """A fault comes when the run has got this far, however fast the machine is; it may find
+        the run at its end, or one that does not advance."""
         until = time.time() + 60
         while self.step() < step and self.p.poll() is None and time.time() < until:
             time.sleep(0.003)
@@ -184,7 +186,8 @@ def slow(run):
 
 
 def flip(run):
-    """A bit of the weights of one rank among three or more. One such fault a run: what two ranks hold alike, even if it is wrong, counts as right."""
+    """A bit of the weights of one rank among three or more. Only one such fault per run: what two
+    ranks hold in common counts as right, even if it is wrong."""
     pid, row = any_rank(run), whole(run.mesh)[1]
     if pid is None or row is None or run.flipped or len(run.ranks()) < 3:
         return False
@@ -200,7 +203,7 @@ def kill_agent(run):
 
 
 def lose_node(run):
-    """Its ranks, its agent (not always: then the memory alone is lost) and its memory."""
+    """Its ranks, its agent (not always: then only the memory is lost) and its memory."""
     on = {c: variable_of(c, "LATEEN_NODE") for c in run.ranks().values()}
     nodes = sorted({node for node in on.values() if node})
     if not nodes:
@@ -222,7 +225,9 @@ def kill_launcher(run):
 
 
 def tear(run):
-    """The newest checkpoint loses its last byte or has one bit flipped, and the launcher is killed. Not the only one: a run whose checkpoints are all broken says so, and stops."""
+    """The newest checkpoint loses its last byte or has one bit flipped, and the launcher is
+    killed. It must not be the only one: a run whose checkpoints are all broken reports it, and
+    stops."""
     run.ranks()
     run.p.kill()
     run.p.wait()
@@ -239,7 +244,8 @@ def tear(run):
 
 
 def partition(run):
-    """No packet goes between the processes of the run: heartbeats, the store, the agents' copies."""
+    """No packet passes between the processes of the run: heartbeats, the store, the agents'
+    copies."""
     def link(way):
         return subprocess.run(["nsenter", "--net", "--target", str(run.p.pid), "ip", "link", "set", "lo", way], capture_output=True).returncode == 0
     done = run.p.poll() is None and bool(run.ranks()) and link("down")
@@ -266,13 +272,13 @@ FAULTS = {"kill": rank_by(signal.SIGKILL), "stop": rank_by(signal.SIGSTOP), "ter
 
 
 def small_disk(out):
-    """The run folder on a tmpfs that a few checkpoints fill; False: not as this user."""
+    """The run folder on a tmpfs that a few checkpoints fill; False: this user may not do it."""
     os.mkdir(out)
     return subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", out], capture_output=True).returncode == 0
 
 
 def recoveries(found):
-    """What the launcher measured: the kind of the fault, the seconds and steps that it cost."""
+    """What the launcher measured: the kind of the fault, and the seconds and steps that it cost."""
     kind, back = "", []
     for e in found:
         kind = e["kind"] if e["event"] == "fault" else kind
@@ -316,7 +322,8 @@ def one(seed):
         for at, fault in zip(sorted(rng.randrange(ARGS["steps"] * 19 // 20) for _ in names), names):
             run.wait_for_step(at)
             faults += [fault] if FAULTS[fault](run) else []
-        for again in range(4):  # A fault may end the launcher, too; then the same command goes on.
+        # A fault may end the launcher, too; then the same command continues the run.
+        for again in range(4):
             best, until = -1, time.time() + STUCK_S
             while run.p.poll() is None and time.time() < until:
                 run.ranks()

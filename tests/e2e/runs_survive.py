@@ -1,5 +1,4 @@
-"""Runs that survive: a rank is killed, stopped or told to end, and the run goes on under `lateen launch --retries`; an attempt that was replaced wakes up and changes nothing. Each
-run ends with the bits of one that nobody disturbed. TAP on stdout.
+"""Runs that survive: a rank is killed, stopped or told to end, and the run continues under `lateen launch --retries`; an attempt that was replaced wakes up and changes nothing. Each run ends with the bits of an undisturbed one. TAP on stdout.
 
 usage: runs_survive.py LATEEN [quick]      quick: the core cases"""
 import glob
@@ -55,7 +54,7 @@ if not quick:
 
 
 def words():
-    """The last words of a rank that fails, and a fault that nobody can retry."""
+    """The last words of a rank that fails, and a fault that is not retried."""
     out = work.name + "/words"
     args = {**ARGS, "steps": 400, "out": out, "guard.loss_z": 0.01, "guard.window": 8, "guard.limit": 1}
     done = subprocess.run(command(2, args, ("--retries", "9")), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
@@ -77,7 +76,8 @@ def asked():
 
 
 def part():
-    """A bit of one rank's part of the newest checkpoint flips: a rank reads its own part alone, and still all of them go on from the same checkpoint."""
+    """A bit of one rank's part of the newest checkpoint flips: a rank reads only its own part,
+    and yet all of them resume from the same checkpoint."""
     args = {**ARGS, "mesh": "dp=2", "mesh.zero": 2}
     straight = undisturbed(2, {**args, "out": work.name + "/parts"})
     for rank in range(2):
@@ -104,7 +104,8 @@ def tree(out):
 
 
 def orphan():
-    """An attempt is stopped, replaced by the next one of its job, and wakes up: while that one trains, and when it has ended."""
+    """An attempt is stopped, replaced by the next one of its job, and wakes up: while that one
+    trains, and when it has ended."""
     straight, out = work.name + "/straight", work.name + "/orphan"
     assert alone(straight, 0).wait(60) == 0
     first = alone(out, 0, **{"steps": 100000})
@@ -131,7 +132,8 @@ def orphan():
 
 
 def requeue():
-    """The outer ring: a stopped rank, and the job goes back into the queue of a Slurm that only notes the call."""
+    """The outer level: a rank is stopped, and the job goes back into the queue of a Slurm that
+    only records the call."""
     out = work.name + "/requeue"
     os.mkdir(work.name + "/bin")
     with open(work.name + "/bin/scontrol", "w") as f:

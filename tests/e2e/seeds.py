@@ -26,7 +26,8 @@ def of(first, count):
 
 
 def append(path, lines):
-    """Each line as JSON, by one write, so that scripts beside this one can add to the file."""
+    """Write each line as JSON by one write, so that scripts that run beside this one can append
+    to the file."""
     data = "".join(json.dumps(line) + "\n" for line in lines).encode()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
@@ -37,7 +38,8 @@ def append(path, lines):
 
 
 def done(seed, start, wrong, **more):
-    """A seed that began at `start` (time.time()) has ended. wrong: what is; empty: nothing. It is recorded if the environment names a file."""
+    """A seed that began at `start` (time.time()) has ended. wrong: the faults found; empty: none.
+    It is recorded if the environment names a file."""
     if path := os.environ.get("FAULT_RESULTS"):
         append(path, [{"script": os.path.basename(sys.argv[0]), "seed": seed, **more, "wrong": wrong, "seconds": round(time.time() - start, 1), "unix_s": round(start),
                        "load": round(os.getloadavg()[0], 1)}])

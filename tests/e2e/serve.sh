@@ -12,12 +12,14 @@ trap '[ "$server" = 0 ] || kill "$server" 2>/dev/null; rm -rf "$dir"' EXIT
 . tests/tap.sh
 
 shared=tests/golden/stories260k
-run=() # What runs the program: the emulated GPU.
+run=() # The command that runs the program: the emulated GPU.
 model=("$shared/stories260K.bin" --tokenizer "$shared/tok512.bin")
 name=stories260K
 
 start() { # flags of the server; sets server, port
-    : >"$dir/url" # Of the server before: the new one's shell may come to empty it later than it is read here.
+    # Remove the address of the previous server: the new one's shell may truncate the file after
+    # it is read here.
+    : >"$dir/url"
     "${run[@]}" "$lateen" serve "${model[@]}" --port 0 --quiet "$@" >"$dir/url" 2>"$dir/err" &
     server=$!
     for _ in $(seq 1200); do
@@ -38,7 +40,7 @@ raw() {
     say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
 }
 
-# A Python that has the modules; what clients need is installed by .ci/run into build/venv.
+# A Python that has the modules; .ci/run installs what clients need into build/venv.
 python_with() { # module...
     for p in build/venv/bin/python python3; do "$p" -c "import $1" 2>/dev/null && python=$p && return; done
     skip "$1's client" "python3 has no $1 (.ci/run installs it into build/venv); raw and state test the same paths"
@@ -68,7 +70,7 @@ anthropic() {
     stop
 }
 
-bodies() { # Seconds by $SERVE_BODIES_S.
+bodies() { # For $SERVE_BODIES_S seconds.
     reasons || return
     within python3 tests/e2e/serve_bodies.py "$port" "${SERVE_BODIES_S:-10}"
     stop
@@ -84,7 +86,7 @@ state() {
     reasons --store-s 1 || return
     local id
     id=$(curl -s "http://127.0.0.1:$port/v1/responses" -H 'Content-Type: application/json' -d '{"input":"Once","max_output_tokens":4}' | grep -oE -m 1 'resp_[0-9A-Za-z]+' | head -n 1)
-    sleep 1.2 # A second without a use; to ask for it is one.
+    sleep 1.2 # A second without a use; requesting it is a use.
     [ -n "$id" ] && [ "$(status_of "http://127.0.0.1:$port/v1/responses/$id")" = 404 ]
     say "a response is forgotten after --store-s" $? "$id: $(cat "$dir/out")"
     stop
@@ -97,7 +99,8 @@ ollama() {
     stop
 }
 
-# Frameworks, each by the first Python that has it; the model that comes with Lateen, as stories260K's context is too short for their prompts.
+# Frameworks, each with the first Python that has it; the model that ships with Lateen, because
+# stories260K's context is too short for their prompts.
 agents() {
     local framework module found
     local -A of=()
@@ -153,7 +156,8 @@ adapters() {
     stop
 }
 
-# Models that judge texts: alone, and beside one that writes. Their ids are those of the stories' tokenizer.
+# Models that judge texts: alone, and beside one that writes. Their ids are those of the stories'
+# tokenizer.
 scores() {
     local stories=("${model[@]}") kind
     cp -r tests/golden/serve/reward "$dir/pooled" && mkdir "$dir/pooled/1_Pooling"
@@ -190,11 +194,11 @@ scores() {
     say "a head without its second layer: exit 1, by name" $? "$(cat "$dir/out")"
 }
 
-models() { # Starts its own servers.
+models() { # It starts its own servers.
     within python3 tests/e2e/serve_models.py "$lateen"
 }
 
-infill() { # Tokenizers of its own, whose ids are bytes.
+infill() { # It has its own tokenizers, whose ids are bytes.
     local kind
     for kind in qwen llama; do
         python3 tests/e2e/serve_infill.py tokenizer $kind "$dir/$kind"
@@ -312,7 +316,7 @@ control() {
     model=("${stories[@]}")
 }
 
-# The model that comes with Lateen to talk with.
+# The model that ships with Lateen for chats.
 reasoner() {
     model=()
     start --deterministic
@@ -391,7 +395,8 @@ life() {
     say "x-api-key: 200" $?
     [ "$(status_of -H 'Authorization: Bearer onetwo' "http://127.0.0.1:$port/v1/models")" = 401 ]
     say "a wrong key: 401" $?
-    # One request of 6 samples keeps the only place busy for half a second or more, five wait: the queue is full, however slow the machine.
+    # One request of 6 samples occupies the only place for at least half a second, five wait: the
+    # queue is full, however slow the machine.
     curl -s -m $((90 * ${DEADLINE_FACTOR:-1})) -o "$dir/full" -H 'Authorization: Bearer one' "http://127.0.0.1:$port/v1/completions" \
         -d '{"prompt":"Once","max_tokens":300,"n":6,"ignore_eos":true}' &
     long=$!
@@ -403,7 +408,7 @@ life() {
     [ "$code" = 429 ] && grep -qi '^retry-after: *[1-9]' "$dir/head" && grep -q "requests wait" "$dir/out"
     say "a full queue: 429 with Retry-After ($code)" $? "$(cat "$dir/head" "$dir/out")"
     kill -TERM "$server"
-    for _ in $(seq 1200); do # Until it has seen the signal its queue is still full: 429.
+    for _ in $(seq 1200); do # Until the server has seen the signal its queue is still full: 429.
         code=$(status_of -H 'Authorization: Bearer one' "http://127.0.0.1:$port/v1/completions" -d '{"prompt":"Once"}')
         [ "$code" = 429 ] || break
         sleep 0.05
@@ -419,7 +424,8 @@ life() {
     say "the request that ran was finished ($first of 6 samples)" $? "$(head -c 300 "$dir/full")"
 }
 
-# A template that knows Hermes' calls: of a tool that is named there is one, of required ones there may be more.
+# A template that knows Hermes' calls: of a named tool there is one call, of required ones there
+# may be more.
 calls() {
     printf '%s' "{% for t in tools %}{{ t | tojson }} as <tool_call>{\"name\": ...}</tool_call>{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}" >"$dir/hermes.jinja"
     start --chat-template "$dir/hermes.jinja"
@@ -468,7 +474,8 @@ sys.exit(bool(wrong) or not seen >= {(0, "length"), (1, "length"), (1, "tool_cal
 END
     say "calls: cut off by max_tokens anywhere no mark is left as content, and what is known of the call is told" $? "$(cat "$dir/out")"
     stop
-    printf '%s' "{% for m in messages %}{{ m.content }}{{ m.thoughts and '</think>' }}{% endfor %}<think>" >"$dir/thinks.jinja" # Whether asked to or not.
+    # Whether it was asked to or not.
+    printf '%s' "{% for m in messages %}{{ m.content }}{{ m.thoughts and '</think>' }}{% endfor %}<think>" >"$dir/thinks.jinja"
     start --chat-template "$dir/thinks.jinja"
     ready
     python3 - "$port" <<'END' >"$dir/out" 2>&1
@@ -485,7 +492,8 @@ END
     stop
 }
 
-# A folder whose files name several ending tokens (of them a comma and a full stop, so that texts end soon) and a way to choose.
+# A folder whose files name several ending tokens (among them a comma and a full stop, so that
+# texts end soon) and sampling defaults.
 ends() {
     local comma stop model=("${model[@]}") # Its own, for the servers it starts.
     "$lateen" convert "${model[0]}" "$dir/own" --tokenizer "${model[2]}" 2>"$dir/err"
@@ -518,7 +526,7 @@ ends() {
     done
 }
 
-# Limits, counted out.
+# The exact edges of limits.
 edges() {
     start
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
@@ -526,24 +534,24 @@ edges() {
     stop
 }
 
-abuse() { # Starts servers of its own.
+abuse() { # It starts its own servers.
     within python3 tests/e2e/serve_abuse.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
 }
 
-safe() { # Starts servers of its own.
+safe() { # It starts its own servers.
     within python3 tests/e2e/serve_safe.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
 }
 
-tuning() { # Starts servers of its own, and they trainers.
+tuning() { # It starts its own servers, and they start trainers.
     python_with openai || python=python3
     within "$python" tests/e2e/serve_tuning.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
 }
 
-tuning_slurm() { # Starts servers of its own.
+tuning_slurm() { # It starts its own servers.
     within python3 tests/e2e/tuning_queue.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
 }
 
-batches() { # Starts servers of its own.
+batches() { # It starts its own servers.
     python_with openai || python=python3
     within "$python" tests/e2e/serve_batches.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
     within "$python" tests/e2e/serve_uploads.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"

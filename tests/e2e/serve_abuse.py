@@ -49,7 +49,7 @@ while s.stats()["connections"] > 5 and time.time() < end:
 stat = s.stats()
 check("all are let go", stat["connections"] <= 5 and stat["descriptors"] <= before["descriptors"] + 3, stat)
 
-# ---- Readers that do not read: 25 MB of log-probabilities each, far more than the kernel holds for them ----
+# ---- Clients that do not read: 25 MB each, far more than the kernel buffers for them ----
 slow = []
 for _ in range(3):
     c = socket.socket()
@@ -113,7 +113,8 @@ before, grew = s.stats()["resident_bytes"], {}
 
 
 def growth():
-    """MiB since then, once what the last request used is free: the client has its answer before the server has let go of it."""
+    """MiB since then, once the memory of the last request is free: the client has its answer
+    before the server has released it."""
     limit = time.time() + (0 if "san" in lateen else 60)
     while (now := s.stats()["resident_bytes"] - before >> 20) >= 12 and time.time() < limit:
         time.sleep(0.1)

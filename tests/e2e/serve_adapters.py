@@ -50,7 +50,7 @@ if sys.argv[1] == "make":
     write_adapter(out / "blue", 3, 2, ("gate_proj", "down_proj"))
     write_adapter(out / "other_base", 4, 2, ("q_proj",), width=48)
     write_adapter(out / "rank", 5, 16, ("q_proj",))
-    write_adapter(out / "dora", 6, 2, ("q_proj",), use_dora=True)  # Without its magnitudes.
+    write_adapter(out / "dora", 6, 2, ("q_proj",), use_dora=True)  # Its magnitudes are missing.
     write_adapter(out / "gold", 7, 2, ("q_proj", "v_proj", "up_proj"), magnitudes=True, use_dora=True)
     sys.exit()
 
@@ -73,7 +73,7 @@ def ids(*args, **also):
 
 @contextlib.contextmanager
 def streamed(model, **also):
-    """The texts of the events, as they come."""
+    """The texts of the events, as they arrive."""
     body = json.dumps({**PROMPT, "model": model, "stream": True, **also}).encode()
     with urllib.request.urlopen(urllib.request.Request(base + "/v1/completions", body, {"Content-Type": "application/json"}), timeout=60) as answer:
         yield (json.loads(line[6:])["choices"][0]["text"] for line in answer if line.startswith(b"data: {"))
@@ -191,7 +191,8 @@ def updates():
 
 @tap.case
 def many_at_once():
-    """Three adapters and the base in turns for two places: every answer is that of the request alone."""
+    """Three adapters and the base compete for two places: every answer is that of the request
+    alone."""
     blue = ids("blue")
     want = {None: plain, "red": red, "green": green, "blue": blue}
     asked = [(None, "red", "green", "blue")[i % 4] for i in range(48)]

@@ -13,13 +13,14 @@ from tap import Tap
 
 base, model, wanted = sys.argv[1], sys.argv[2], sys.argv[3:]
 os.environ.update(OPENAI_API_KEY="none", OPENAI_BASE_URL=base + "/v1", OPENAI_AGENTS_DISABLE_TRACING="1", DSPY_CACHEDIR="/dev/null", LITELLM_LOCAL_MODEL_COST_MAP="True")
-ENDS = {"guided_regex": "[a-z ]{4,12}"}  # An answer that is cut off is an error to some.
+# To some frameworks an answer that is cut off is an error.
+ENDS = {"guided_regex": "[a-z ]{4,12}"}
 tap = Tap()
 check = tap.check
 
 
 def framework(*modules):
-    """Runs the test if its modules are there, and was not left out."""
+    """Run the test if its modules are installed, and it was not left out."""
     def run(function):
         if wanted and function.__name__ not in wanted:
             return function
@@ -50,14 +51,15 @@ def openai_agents():
     class Sum(BaseModel):
         even: bool
 
-    client = lambda: openai.AsyncOpenAI(base_url=base + "/v1", api_key="none", max_retries=0)  # One belongs to one loop.
+    # A client belongs to one loop.
+    client = lambda: openai.AsyncOpenAI(base_url=base + "/v1", api_key="none", max_retries=0)
     kinds = {"responses": agents.OpenAIResponsesModel, "chat": agents.OpenAIChatCompletionsModel}
     for name, kind in kinds.items():
         own = kind(model=model, openai_client=client())
         calls.clear()
         first = agents.Agent(name="Adder", instructions="Add.", model=own, tools=[add], output_type=Sum,
                              model_settings=agents.ModelSettings(tool_choice="required", max_tokens=120, temperature=0, parallel_tool_calls=False))
-        try:  # Such a model calls without end, or not.
+        try:  # Such a model may or may not call without end.
             agents.Runner.run_sync(first, "one and one", max_turns=2)
         except agents.MaxTurnsExceeded:
             pass
@@ -138,7 +140,8 @@ def dspy_adapters():
         good: bool = dspy.OutputField()
 
     import litellm
-    litellm.register_model({f"openai/{model}": {"litellm_provider": "openai", "mode": "chat", "supports_response_schema": True}})  # As its documentation says of own models.
+    # As its documentation prescribes for own models.
+    litellm.register_model({f"openai/{model}": {"litellm_provider": "openai", "mode": "chat", "supports_response_schema": True}})
     lm = dspy.LM(f"openai/{model}", api_base=base + "/v1", api_key="none", max_tokens=100, temperature=0.0, cache=False, num_retries=0)
     with dspy.context(lm=lm, adapter=dspy.JSONAdapter()):
         r = dspy.Predict(Judge)(text="A fine day.")
@@ -157,7 +160,8 @@ def litellm_calls():
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}}}
     r = litellm.completion(tools=[tool], tool_choice="required", **dict(kw, max_tokens=100))
     check("litellm: a tool", isinstance(json.loads(r.choices[0].message.tool_calls[0].function.arguments)["a"], bool), r)
-    r = litellm.responses(model=f"openai/{model}", api_base=base + "/v1", api_key="none", input="Hello", max_output_tokens=16)  # It sends no less.
+    # It sends no smaller limit.
+    r = litellm.responses(model=f"openai/{model}", api_base=base + "/v1", api_key="none", input="Hello", max_output_tokens=16)
     check("litellm: responses", r.usage.output_tokens <= 16, r)
     try:
         import mcp  # litellm asks for it there.
@@ -228,7 +232,7 @@ def pydantic_ai():
         settings = {"max_tokens": 100}
         for kind in (ToolOutput, NativeOutput):
             if name == "messages" and kind is NativeOutput:
-                continue  # It asks for names of Anthropic's own models.
+                continue  # It requests names of Anthropic's own models.
             r = Agent(m, output_type=kind(Person), model_settings=settings, retries=0).run_sync("Anna is happy.")
             check(f"pydantic-ai, {name}: {kind.__name__}", isinstance(r.output, Person), r)
         agent = Agent(m, model_settings={"max_tokens": 12})

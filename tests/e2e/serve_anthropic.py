@@ -19,7 +19,7 @@ check, case = tap.check, tap.case
 
 
 def strict(kind, text):
-    """The client takes any fields for good; its types say which there must be."""
+    """The client accepts any fields; its types say which are required."""
     try:
         TypeAdapter(kind).validate_json(text)
         return True
@@ -28,7 +28,7 @@ def strict(kind, text):
 
 
 say = [{"role": "user", "content": "Once upon a time"}]
-GREEDY = {"temperature": 0}  # The client has no such argument any more.
+GREEDY = {"temperature": 0}  # The client no longer has such an argument.
 few = {"type": "enabled", "budget_tokens": 6}
 
 
@@ -37,7 +37,7 @@ def create(**kw):
 
 
 def lines(**kw):
-    """A stream's events as they came."""
+    """The events of a stream, in order."""
     body = {"model": model, "max_tokens": 40, "messages": say, "extra_body": GREEDY, "thinking": few, "stream": True, **kw}
     with client.messages.with_streaming_response.create(**body) as r:
         return [json.loads(x[6:]) for x in r.iter_lines() if x.startswith("data: ")]
@@ -144,7 +144,8 @@ def tools():
 
 @case
 def runner():
-    """The runner keeps its conversation on the server unless told not to; forced calls come without end, so the turns are bounded."""
+    """The runner keeps its conversation on the server unless told not to; forced calls never end,
+    so the number of turns is bounded."""
     for name, kw in (("on a thread", {}), ("without a thread", {"thread": False})):
         answers = list(client.beta.messages.tool_runner(model=model, max_tokens=150, extra_body=GREEDY, tools=[get_weather], messages=say, thinking=few, max_iterations=2,
                                                         tool_choice={"type": "any", "disable_parallel_tool_use": True}, **kw))

@@ -1,5 +1,4 @@
-"""Files and batches: uploads, lists, every line answered exactly once across kill -9 and restarts, bad lines by number, cancelling, expiry, owners and limits, and
-the latency of a request that someone waits for while a batch runs. TAP on stdout. Starts servers of its own.
+"""Files and batches: uploads, lists, every line answered exactly once across kill -9 and restarts, bad lines by number, cancelling, expiry, owners and limits, and the latency of an interactive request while a batch runs. TAP on stdout. Starts servers of its own.
 
 usage: serve_batches.py LATEEN MODEL [TOKENIZER]
 With the module openai, also its Python client, unchanged."""
@@ -163,7 +162,8 @@ def bad_lines():
 
 @tap.case
 def killed():
-    """kill -9 at random moments; with a line cut off in the results, as a crash of the machine leaves it."""
+    """kill -9 at random moments; with an incomplete line in the results, as a crash of the
+    machine leaves it."""
     n, kills, seen = 400, 0, 0
     s = start("--api-key", "one", "--max-running", "16")
     f = upload(s, "\n".join([line(i, 24) for i in range(n)] + ["{bad"]).encode())[1]
@@ -234,8 +234,9 @@ def ends():
 
 @tap.case
 def latency():
-    """The text of one request that someone waits for takes as long beside a batch that fills all places as alone. In steps with 31 others it would take
-    about 30 times as long (--batch-tokens 1000), so the bound leaves room for a busy machine."""
+    """The text of one interactive request takes as long beside a batch that fills all places as
+    alone. In steps with 31 others it would take about 30 times as long (--batch-tokens 1000),
+    so the bound is generous enough for a busy machine."""
     s = start("--api-key", "one", "--max-running", "32")
 
     def ask():
@@ -262,7 +263,8 @@ def latency():
 
 @tap.case
 def full_disk():
-    """No result can be written, as on a full disk: each file is at most 48 KiB, until the limit is raised."""
+    """No result can be written, as on a full disk: each file is at most 48 KiB, until the limit
+    is raised."""
     def limit():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (48 << 10, resource.RLIM_INFINITY))

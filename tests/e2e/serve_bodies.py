@@ -1,4 +1,4 @@
-"""Requests to all vendors' endpoints with randomly replaced parts. Each must be answered, none with a server error, and streams and errors must be JSON. TAP on stdout.
+"""Requests to all vendors' endpoints with randomly replaced parts. Each must get an answer, none of them a server error, and streams and errors must be JSON. TAP on stdout.
 
 usage: serve_bodies.py PORT SECONDS [SEED]
 The model's name is stories260K; answers are a few tokens long."""

@@ -26,13 +26,14 @@ def finish():
 
 
 def words_of(model, tokenizer):
-    """How a model is named on the command line; no tokenizer: it is in the model's file."""
+    """How a model is named on the command line; without a tokenizer it is in the model's file."""
     return [model] + (["--tokenizer", tokenizer] if tokenizer else [])
 
 
 class Server:
     def __init__(self, command, *flags, port=0, soft=None, ready=True, limit=None, env=None):
-        """soft: its limit of descriptors; limit: called in the new process; env: variables beside this process's."""
+        """soft: its limit of descriptors; limit: called in the new process; env: variables in
+        addition to this process's."""
         def prepare():
             if soft:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,5 +1,4 @@
-"""Control of the reasoning ("reasoning" in chats): what does not end it changes nothing, what a trial says is what a request with the same text says, and
-the reasoning ends where the rule says. The server is deterministic; its template opens the reasoning. Standard library only; TAP on stdout.
+"""Control of the reasoning ("reasoning" in chats): a control that does not end it changes nothing, a trial gives the answer of a request with the same text, and the reasoning ends where the rule says. The server is deterministic; its template opens the reasoning. Standard library only; TAP on stdout.
 
 usage: serve_control.py BASE_URL"""
 import json
@@ -35,7 +34,7 @@ def encode(text):
     return json.loads(send("/tokenize", {"content": text, "add_special": False, "parse_special": True})[1])["tokens"]
 
 
-# ---- What is stopped and goes on is what was never stopped ----
+# ---- A reasoning that is stopped and continued equals one that was never stopped ----
 CASES = {"plainly": {}, "greedily": {"temperature": 0}, "with penalties": {"frequency_penalty": 0.5, "presence_penalty": 0.3, "repetition_penalty": 1.1},
          "with a grammar": {"guided_regex": "[A-Za-z ]*\\."}, "with bad words": {"bad_words": [" Lily"]}, "with a budget": {"thinking_budget": 60}}
 for name, also in CASES.items():
@@ -45,7 +44,8 @@ for name, also in CASES.items():
         check(f"{how['control']} that never ends it changes nothing, {name}", message(a) == plain and a["reasoning_control"]["n_trials"] > 1
               and a["reasoning_control"]["stopped_by"] == "end", (message(a), plain, a["reasoning_control"]["n_trials"]))
 
-# ---- A trial says what a request with the same text says; the reasoning ends at the first that is sure enough ----
+# ---- A trial gives the answer of a request with the same text; the reasoning ends at the first
+# trial that is sure enough ----
 plain = chat()
 prompt, ids = plain["prompt_token_ids"], plain["choices"][0]["token_ids"]
 borders = [i + 1 for i, piece in enumerate(json.loads(send("/detokenize", {"tokens": [t]})[1])["content"] for t in ids) if "." in piece]
@@ -55,7 +55,7 @@ check("deer: a trial at each border", [t["at"] for t in trials] == [b for b in b
 
 
 def said(at, geometric=False):
-    """The trial behind `at` tokens, by a request of its own: (answer or None, tokens, confidence)."""
+    """The trial after `at` tokens, by a separate request: (answer or None, tokens, confidence)."""
     c = json.loads(send("/v1/completions", {"prompt": prompt + ids[:at] + encode(SAID), "max_tokens": 20, "temperature": 0, "logprobs": 0})[1])["choices"][0]
     text, n, logs = "", 0, c["logprobs"]["token_logprobs"]
     for n, piece in enumerate(c["logprobs"]["tokens"], 1):
@@ -117,7 +117,7 @@ for name, param, reasoning in (("a control that does not exist", "reasoning.cont
     check(f"a response: {name} is refused", e["param"] == param, e)
 check("a response: a control of null is none", "reasoning_control" not in json.loads(send("/v1/responses", {**BODY, "max_output_tokens": 2, "reasoning": {"control": None}})[1]))
 
-# ---- Entropy: a trial tells how sure the model would be of the first word of its answer ----
+# ---- Entropy: a trial reports how sure the model would be of the first word of its answer ----
 a = chat(control="entropy", border=".", alpha=0.9, delta=0, repetition=1)
 check("entropy: what is never settled changes nothing", message(a) == message(plain) and a["reasoning_control"]["n_trials"] > 4 and a["reasoning_control"]["stopped_by"] == "end", a["reasoning_control"])
 trials, behind = a["reasoning_control"]["trials"], encode("\n")
@@ -125,12 +125,13 @@ ids = plain["choices"][0]["token_ids"]
 text = prompt + ids[:trials[1]["at"]] + close + behind
 top = json.loads(send("/v1/completions", {"prompt": text, "max_tokens": 1, "temperature": 0, "logprobs": 20})[1])["choices"][0]["logprobs"]["top_logprobs"][0].values()
 low, rest = -sum(x * math.exp(x) for x in top), 1 - sum(map(math.exp, top))
-# The rest of the vocabulary adds at least what one token would, and at most what all of it would together.
+# The rest of the vocabulary adds at least what one token would, and at most what all of it
+# together would.
 check("entropy: it is that of the whole vocabulary behind the closing mark", low - rest * math.log(rest) - 1e-3 < trials[1]["entropy"] < low - rest * math.log(rest / 492) + 1e-3, (trials[1], low, rest))
 
 
 def settles(trials, alpha, delta):
-    """The moving variances, and the index of the trial at which they are settled."""
+    """The moving variances, and the index of the trial at which they have settled."""
     m, v, end = trials[0]["entropy"], 0, None
     variances = []
     for i, t in enumerate(trials):
@@ -203,7 +204,7 @@ for name, param, reasoning, also in [
     status, text = send("/v1/chat/completions", {**CHAT, **also, "reasoning": reasoning})
     check(f"refused: {name}", status == 400 and json.loads(text)["error"]["param"] == param, (status, text))
 
-# ---- Clients that go away at any time leave nothing behind ----
+# ---- Clients that disconnect at any time leave nothing behind ----
 body = json.dumps({**CHAT, "reasoning": {"control": "probe", "every": 1, "agree": 64, "probe": SAID}}).encode()
 host, port = base.removeprefix("http://").split(":")
 for i in range(20):

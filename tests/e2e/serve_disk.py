@@ -1,4 +1,4 @@
-"""The cache on disk: prompts whose pages left the pool come back, also after a restart. TAP on stdout.
+"""The cache on disk: prompts whose pages were evicted from the pool are restored, also after a restart. TAP on stdout.
 
 usage: serve_disk.py evict|return BASE_URL FOLDER
 The server is stories260K with --cache-disk FOLDER/pages --deterministic and a cache of 40 pages, each of 16 tokens. evict: the first server; return: the one

@@ -1,7 +1,7 @@
-"""Speculative decoding with a draft model: answers, what they report, and requests that do without. Standard library only; TAP on stdout.
+"""Speculative decoding with a draft model: answers, what they report, and requests that disable it. Standard library only; TAP on stdout.
 
 usage: serve_drafts.py BASE_URL RIGHT
-The server is stories260K with --speculate model --draft-tokens 3. RIGHT is 1 where the draft model is stories260K, too, and 0 where it is one that knows nothing."""
+The server is stories260K with --speculate model --draft-tokens 3. RIGHT is 1 if the draft model is stories260K, too, and 0 if it is one that knows nothing."""
 import json
 import re
 import sys
@@ -54,7 +54,7 @@ ask(**{**TEXT, "temperature": 1, "alignment": {"method": "best_of_n", "n": 4}})
 status, answer = ask(**{**TEXT, "alignment": {"method": "best_of_n", "n": 4}, "temperature": 1})
 check("a group", status == 200 and sum(drafts(answer)) > 0, answer)
 
-# What the answer may say.
+# The report in the answer.
 chat = {"path": "/v1/chat/completions", "messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 40, "temperature": 0}
 plain = ask(**chat, speculate=False)[1]
 said = plain["choices"][0]["message"]["content"]
@@ -75,7 +75,7 @@ number = {m[1]: int(m[2]) for m in re.finditer(r'^vllm:spec_decode_num_(\w+)\{[^
 places = [int(m[1]) for m in re.finditer(r'^vllm:spec_decode_num_accepted_tokens_per_pos_total\{[^}]*position="\d"\} (\d+)$', metrics, re.M)]
 check("/metrics counts what the answers report", number["accepted_tokens_total"] == total["accepted"] and number["draft_tokens_total"] == sum(total.values()), (number, total))
 check("by place in the draft, fewer and fewer", len(places) == 8 and sum(places) == total["accepted"] and places == sorted(places, reverse=True) and (not right or places[2] > 0), places)
-# The engine goes on behind a stop string for a moment: what it accepts there counts in /metrics alone.
+# The engine runs for a moment after a stop string: what it accepts there counts only in /metrics.
 same("a stop string", **{**TEXT, "stop": ["."]})
 for stop in sorted({first["choices"][0]["text"][i:i + 4] for i in range(0, 20, 2)}):
     usage = ask(**{**TEXT, "stop": [stop]})[1]["usage"]

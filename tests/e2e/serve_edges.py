@@ -1,5 +1,4 @@
-"""The exact edges of a server's limits: a prompt that leaves exactly one token of context, or none; a stop string at min_tokens; which stop came; max_tokens of
-one and of none; how many alternatives; the bounds of a histogram. Standard library only; TAP on stdout.
+"""The exact edges of a server's limits: a prompt that leaves exactly one token of context, or none; a stop string at min_tokens; which stop was reported; max_tokens of one and of zero; the number of alternatives; the bounds of a histogram. Standard library only; TAP on stdout.
 
 usage: serve_edges.py BASE_URL"""
 import json
@@ -52,15 +51,16 @@ free = complete(prompt="Once upon a time", max_tokens=40)[1]
 ids, text = ids_of(free), free["choices"][0]["text"]
 pieces = [complete(prompt="Once upon a time", max_tokens=k)[1]["choices"][0]["text"] for k in range(1, 41)]
 k = next(i for i in range(3, 40) if len(pieces[i]) > len(pieces[i - 1]) and text.find(pieces[i][len(pieces[i - 1]):]) == len(pieces[i - 1])
-         and len(pieces[i]) - len(pieces[i - 1]) >= 2)  # Token k is the first that brings this text.
+         # Token k is the first that adds this text.
+         and len(pieces[i]) - len(pieces[i - 1]) >= 2)
 stop = pieces[k][len(pieces[k - 1]):]
 for least, ends in ((0, True), (k, True), (k + 1, True), (k + 2, False)):
     a = complete(prompt="Once upon a time", max_tokens=40, stop=[stop], min_tokens=least)[1]["choices"][0]
     got = a["text"]
-    again = text.find(stop, len(pieces[k]))  # Where it stands once more.
+    again = text.find(stop, len(pieces[k]))  # The next place where it occurs.
     want = pieces[k - 1] if ends else text[:again] if again >= 0 else text
     check(f"stop string in token {k + 1}, min_tokens = {least}: {'ends' if ends else 'goes on'}", got == want, (got, want, stop))
-# Which of several stop strings or tokens came: the first of the list as well as the last.
+# Which of several stop strings or tokens was reported: the first of the list as well as the last.
 for stops in ([stop], [stop, "\x01"], ["\x01", stop]):
     a = complete(prompt="Once upon a time", max_tokens=40, stop=stops)[1]["choices"][0]
     check(f"stop_reason is the one that came, number {stops.index(stop)} of {len(stops)}", a["finish_reason"] == "stop" and a["stop_reason"] == stop, a)
@@ -73,7 +73,7 @@ for most in (1, 2):
     status, a = complete(prompt="Once", max_tokens=most)
     check(f"max_tokens = {most}", len(ids_of(a)) == most == a["usage"]["completion_tokens"] and a["choices"][0]["finish_reason"] == "length", a)
 
-# Alternatives of a token: as many as asked for, none where none were.
+# Alternatives of a token: as many as requested, none if none were requested.
 for top in (None, 0, 1, 2, 20):
     more = {} if top is None else {"top_logprobs": top}
     a = ask("/v1/responses", {"input": "Once upon a time", "max_output_tokens": 3, "temperature": 0, "include": ["message.output_text.logprobs"], **more})[1]
@@ -102,7 +102,8 @@ for n in (1, 2, 5, 6):
 after = buckets("vllm:request_generation_tokens")
 check("a histogram's bound counts what equals it", [after[b] - before[b] for b in (1, 2, 5, 10)] == [1, 2, 3, 4], (before, after))
 
-# Integers beyond 64 bits: exact where a model reads or writes them, refused by name where a field takes none.
+# Integers beyond 64 bits: exact if a model reads or writes them, refused by name in a field that
+# cannot hold them.
 most = 2**64 - 1
 tool = {"type": "function", "function": {"name": "seek", "parameters": {"type": "object", "properties": {"at": {"type": "integer", "maximum": most}}}}}
 called = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "seek", "arguments": json.dumps({"at": most - 1})}}]}
@@ -116,7 +117,8 @@ for where, body in (("/v1/chat/completions", {"messages": [{"role": "user", "con
 status, a = complete(prompt="x", max_tokens=30, response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer", "minimum": 2**63, "maximum": most}}})
 check("a schema's bounds may be large", status == 200 or "1e+18" not in str(a), a)
 
-# As many tools as are allowed, and one more; a copy of a tool is the tool, another of its name is refused.
+# As many tools as are allowed, and one more; a copy of a tool is the same tool, another one of
+# its name is refused.
 def with_tools(names, **more):
     tools = [{"type": "function", "function": {"name": n, "parameters": {"type": "object"}}} for n in names]
     return ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "tools": [*tools, *more.get("last", [])], "tool_choice": "none", "max_tokens": 1})
@@ -129,7 +131,7 @@ check("a copy of a tool", with_tools(["a", "b", "a"])[0] == 200)
 got = with_tools(["a", "b"], last=[{"type": "function", "function": {"name": "b", "parameters": {}}}])
 check("two tools of one name", got[0] == 400 and "'tools[1]' and 'tools[2]' are both called 'b'" in got[1]["error"]["message"], got)
 
-# Ollama's words for a model that its client has done with, and what its file's weights are.
+# Ollama's requests when its client is done with a model, and what its file's weights are.
 name = ask("/v1/models")[1]["data"][0]["id"]
 for path, more in (("/api/generate", {}), ("/api/chat", {"messages": []})):
     for keep, reason in ((0, "unload"), ("0", "unload"), ("0s", "unload"), (None, "load"), ("5m", "load"), (-1, "load")):

@@ -1,5 +1,4 @@
-"""Groups of candidates ("alignment"): what is kept follows from the candidates that a plain request with the same seed gives, by rules that are
-computed here. Standard library only; TAP on stdout.
+"""Groups of candidates ("alignment"): what is kept follows, by rules that are computed here, from the candidates of a plain request with the same seed. Standard library only; TAP on stdout.
 
 usage: serve_groups.py BASE_URL"""
 import collections
@@ -41,7 +40,8 @@ def chi_square(counts, law, draws):
     return sum((counts[i] - draws * p) ** 2 / (draws * p) for i, p in enumerate(law))
 
 
-# ---- The candidates are those of a plain request, and their scores are what its log-probabilities say ----
+# ---- The candidates are those of a plain request, and their scores follow from its
+# log-probabilities ----
 plain = ask({**PROMPT, "n": N, "logprobs": 20})[1]["choices"]
 texts = [c["text"] for c in plain]
 logprobs = [c["logprobs"]["token_logprobs"] for c in plain]
@@ -66,7 +66,8 @@ for reward, value in (("logprob", lambda i: sum(logprobs[i])), ("probability", l
     want = max(range(N), key=value)
     check(f"reward {reward}", all(near(c["score"], value(i)) for i, c in enumerate(says["candidates"])) and says["chosen"] == want and says["reward"] == reward, says)
 
-# ---- DeepConf's confidence: less the mean of the 20 most likely log-probabilities; the lowest mean over a window ----
+# ---- DeepConf's confidence: minus the mean of the 20 most likely log-probabilities; the lowest
+# mean over a window ----
 token = [[-sum(sorted(t.values(), reverse=True)[:20]) / 20 for t in c["logprobs"]["top_logprobs"]] for c in plain]
 for window in (4, 100):
     want = [min(sum(t[k:k + window]) / min(window, len(t)) for k in range(max(1, len(t) - window + 1))) for t in token]
@@ -77,7 +78,7 @@ says = group("best_of_n", return_confidence=True)["alignment"]
 check("confidence traces: of each token of each candidate", all(len(c["confidence"]) == c["tokens"] and all(abs(a - b) < 0.02 * b for a, b in zip(c["confidence"], t))
                                                                 for c, t in zip(says["candidates"], token)), says["candidates"][0])
 
-# ---- Random choices follow their law ----
+# ---- Random choices follow their distribution ----
 DRAWS, T = 400, 0.3
 law = [math.exp(m / T) for m in mean]
 law = [w / sum(law) for w in law]
@@ -85,7 +86,8 @@ says = group("soft_best_of_n", temperature=T)["alignment"]
 check("soft_best_of_n: probabilities are exp(score / temperature)", all(near(c["probability"], p) for c, p in zip(says["candidates"], law)), says)
 counts = collections.Counter(ask({**PROMPT, "alignment": {"method": "soft_best_of_n", "n": N, "temperature": T, "seed": s}})[1]["alignment"]["chosen"] for s in range(DRAWS))
 x = chi_square(counts, law, DRAWS)
-check("soft_best_of_n: what is kept follows them", x < 20.5, (x, counts, law))  # 0.999 at 5 degrees of freedom.
+# The 0.999 quantile at 5 degrees of freedom.
+check("soft_best_of_n: what is kept follows them", x < 20.5, (x, counts, law))
 ns = [group("best_of_poisson", None, mu=3.0, seed=s, also={"max_tokens": 1})["alignment"]["n"] for s in range(200)]
 check("best_of_poisson: 1 + Poisson(mu) candidates", abs(sum(ns) / len(ns) - 4) < 0.5 and min(ns) >= 1 and len(set(ns)) > 4, ns)
 says = group("best_of_poisson", None, mu=3.0, seed=3)["alignment"]
@@ -93,7 +95,7 @@ check("best_of_poisson: the best of them", says["chosen"] == max(range(says["n"]
 says = group("best_of_tails", temperature=0.2, reward="probability")["alignment"]
 check("best_of_tails: the better, the likelier", sorted(range(N), key=lambda i: says["candidates"][i]["score"]) == sorted(range(N), key=lambda i: says["candidates"][i]["probability"]), says)
 
-# ---- What is decided ends early ----
+# ---- A group that is decided ends early ----
 order = sorted(mean, reverse=True)
 threshold = (order[1] + order[2]) / 2  # Two are good enough.
 first = next(i for i in range(N) if mean[i] >= threshold)
@@ -101,7 +103,8 @@ a = group("rejection", threshold=threshold)
 check("rejection: the first that is good enough", a["alignment"]["chosen"] == first and a["choices"][0]["text"] == texts[first], a["alignment"])
 a = group("rejection", threshold=1.0)
 check("rejection: the best, if none is", a["alignment"]["chosen"] == best and a["alignment"]["cut"] == 0 and a["alignment"]["stopped_by"] == "end", a["alignment"])
-# The first ends after 2 tokens of those that the others may have: its stop string is in its text alone.
+# The first one ends after 2 of the tokens that the others may have: only its text contains its
+# stop string.
 stop = next((w for w in re.findall(r"\S+", texts[0])[6:] if all(w not in t for t in texts[1:])), None)
 a = group("rejection", threshold=-9.0, also={"stop": [stop], "max_tokens": 100})
 check("rejection: the others are cut", a["alignment"]["chosen"] == 0 and a["alignment"]["cut"] == N - 1 and a["alignment"]["stopped_by"] == "accepted"
@@ -122,7 +125,8 @@ for needed in range(1, 17):
         break
 check("self_consistency: it stops as soon as the lead exceeds what is still to come", len(ended) == needed < 16 and says["cut"] == 16 - needed and says["stopped_by"] == "majority", (needed, says))
 
-# ---- DeepConf online: the warm-up sets a threshold, who falls below it is cut, the confident vote with their confidence as weight ----
+# ---- DeepConf online: the warm-up sets a threshold; a candidate that falls below it is cut, and
+# the confident ones vote, weighted by confidence ----
 WINDOW, WARM = 3, 8
 sure = [c["score"] for c in group("best_of_n", 16, SHORT, reward="confidence", window=WINDOW)["alignment"]["candidates"]]
 
@@ -168,7 +172,7 @@ check("deepconf: n up to the warm-up is DeepConf offline", says["cut"] == 0 and 
 a = group("best_of_n", 16, SHORT, reward={"check": "text", "answer": leader})
 check("a check: 1 where the answer is right, else 0", [c["score"] for c in a["alignment"]["candidates"]] == [1.0 if t == leader else 0.0 for t in shorts] and a["alignment"]["score"] == 1, a["alignment"])
 
-# ---- Speculative rejection: the worse half goes at every round, by the scores at that length ----
+# ---- Speculative rejection: every round cuts the worse half, by the scores at that length ----
 LONG = {"max_tokens": 48, "ignore_eos": True}
 plain = ask({**PROMPT, **LONG, "n": 8, "logprobs": 0})[1]["choices"]
 rows = [c["logprobs"]["token_logprobs"] for c in plain]
@@ -182,7 +186,7 @@ a = group("speculative_rejection", 8, LONG, every=12)
 says = a["alignment"]
 check("speculative_rejection: who is left at the end", says["chosen"] == left[0] and a["choices"][0]["text"] == plain[left[0]]["text"], (says["chosen"], left))
 cut = {i: c["tokens"] for i, c in enumerate(says["candidates"]) if c["finish_reason"] == "cut"}
-# The engine may have gone on for some steps before it is told.
+# The engine may have run some more steps before it is told.
 check("speculative_rejection: who was cut, and not before its time", sorted(cut) == sorted(lengths) and all(cut[i] >= lengths[i] for i in cut), (says, lengths))
 check("speculative_rejection: tokens that were not spent", 4 * 12 + 2 * 24 + 36 + 48 <= a["usage"]["completion_tokens"] < 8 * 48, a["usage"])
 
@@ -275,7 +279,8 @@ for path, param, body in [("/v1/messages", "alignment", {"messages": [{"role": "
     status, e = ask(body, path)
     check(f"refused by name: {param} in {path}", status == 400 and f"'{param}'" in e["error"]["message"] and "/v1/chat/completions" in e["error"]["message"], (status, e))
 
-# ---- Clients that go away at any time, between rounds and while the worst are cut, leave nothing behind ----
+# ---- Clients that disconnect at any time, between rounds and while the worst are cut, leave
+# nothing behind ----
 host, port = base.removeprefix("http://").split(":")
 for i in range(30):
     method = [{"method": "deepconf", "n": 16, "warmup": 4, "window": 4, "eta": 0.5, "tau": 1, "round": 3}, {"method": "speculative_rejection", "n": 8, "every": 5},

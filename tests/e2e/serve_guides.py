@@ -1,4 +1,4 @@
-"""Methods of "alignment" that change how tokens are chosen: watermarks, against their formulas in Python, and found again by `lateen align detect`;
+"""Methods of "alignment" that change how tokens are chosen: watermarks, against their formulas in Python, and detected by `lateen align detect`;
 steering vectors. Standard library only; TAP on stdout.
 
 usage: serve_guides.py BASE_URL TOKENIZER [LATEEN]
@@ -57,7 +57,7 @@ def ids_of(answer, i=0):
     return answer[1]["choices"][i]["token_ids"]
 
 
-# ---- The numbers of include/lateen/watermark.h, once more ----
+# ---- The numbers of include/lateen/watermark.h, computed again ----
 def mix(x):
     x = x + 0x9E3779B97F4A7C15 & MASK
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
@@ -130,7 +130,8 @@ check("steer: the scale is 1 unless the request says", text(ask(GREEDY, {"method
 check("steer: again, from the cache, and plain requests find no steered pages", text(ask(GREEDY, {"method": "steer", "vector": "push", "scale": -4})) == steered[-4] and text(ask(GREEDY)) == steered[0])
 check("steer: with choices of its own", len(ask({"n": 2, "max_tokens": 20}, {"method": "steer", "vector": "push"})[1]["choices"]) == 2)
 
-# ---- Beam search, against one in Python that asks for one token at a time; nothing ends a text here ----
+# ---- Beam search, against one in Python that requests one token at a time; nothing ends a text
+# here ----
 WIDTH, MOST = 3, 7
 prompt = ask({"echo": True, "max_tokens": 1, "logprobs": 0, "return_tokens_as_token_ids": True})[1]["choices"][0]["logprobs"]["tokens"][:-1]
 prompt = [int(t.split(":")[1]) for t in prompt]
@@ -190,7 +191,9 @@ plain = ask(STEPS)[1]["choices"][0]
 check("blockwise: n 1 in steps is a plain request", ask(STEPS, {"method": "blockwise", "n": 1, "every": 200, "border": [".", ","]})[1]["choices"][0]["token_ids"] == plain["token_ids"])
 a = ask(STEPS, {"method": "blockwise", "n": 4, "every": 200, "border": ".", "return_candidates": True})[1]
 says, kept = a["alignment"], a["choices"][0]
-firsts = []  # The first sentence of each of four plain choices: its tokens, and the mean of their log-probabilities.
+# The first sentence of each of four plain choices: its tokens, and the mean of their
+# log-probabilities.
+firsts = []
 for c in ask({**STEPS, "n": 4})[1]["choices"]:
     n = next(i + 1 for i, piece in enumerate(c["logprobs"]["tokens"]) if "." in piece)
     firsts.append((c["token_ids"][:n], sum(c["logprobs"]["token_logprobs"][:n]) / n))
@@ -220,7 +223,8 @@ over = ask({"prompt": "Lily", "stop_token_ids": [419]}, {**WIDE, "n": 6, "width"
 rounds = over["alignment"]["candidates"]
 check("width: texts that are over compete as they are", over["choices"][0]["finish_reason"] == "stop" and min(len(c["scores"]) for c in rounds) == 4 and all(len(c["kept"]) == 3 and c["kept"] == sorted(c["kept"], reverse=True)
       for c in rounds) and over["alignment"]["score"] == rounds[-1]["kept"][0], over)
-# With as many texts as continuations each has one, so the answer is the best of n texts: over pairs of three tokens its law is F(s)^n - F(s-)^n.
+# With as many texts as continuations each text has one continuation, so the answer is the best of
+# n texts: over pairs of three tokens its distribution is F(s)^n - F(s-)^n.
 LILY = {**PROMPT, "prompt": "Lily", "max_tokens": 2}
 THREE = ask({}, path="/tokenize", body={"content": " and was in", "add_special": False})[1]["tokens"][-3:]
 start = ask({}, path="/tokenize", body={"content": "Lily", "add_special": True})[1]["tokens"]
@@ -239,7 +243,8 @@ for n in (2, 3):
     seen = [p for p in pairs if law[p] * DRAWS >= 5]
     rest = [p for p in pairs if p not in seen]
     x = sum((counts[p] - DRAWS * law[p]) ** 2 / (DRAWS * law[p]) for p in seen) + ((sum(counts[p] for p in rest) - DRAWS * sum(law[p] for p in rest)) ** 2 / max(1.0, DRAWS * sum(law[p] for p in rest)))
-    check(f"width: {n} texts of one continuation each are the best of {n} texts", len(seen) > 2 and x < 20, (n, x, counts, law))  # 0.9995 at 4 degrees of freedom.
+    # The 0.9995 quantile at 4 degrees of freedom.
+    check(f"width: {n} texts of one continuation each are the best of {n} texts", len(seen) > 2 and x < 20, (n, x, counts, law))
 
 # ---- Guidance, against the formula over the log-probabilities of two plain requests ----
 def top(ids):
@@ -267,12 +272,12 @@ said = [ask({}, {"method": "guidance", "negative": n, "scale": 3}, "/v1/chat/com
         for n in ("Be loud.", [{"role": "system", "content": "Be loud."}, {"role": "user", "content": "Once upon a time"}])]
 check("guidance: a chat's negative is a system message, or all messages", said[0] == said[1] and said[0], said)
 
-# ---- A tournament: each match is asked here again, in both orders ----
+# ---- A tournament: each match is requested here again, in both orders ----
 letter = {x: ask({}, path="/tokenize", body={"content": x, "add_special": False})[1]["tokens"] for x in "AB"}
 
 
 def share(a, b, question="Once upon a time", criterion="Which answer is better?"):
-    """Of answer A, by the probabilities of the two letters."""
+    """The probability of answer A, from those of the two letters."""
     content = f"Here is a request, and two answers to it.\n\nRequest:\n{question}\n\nAnswer A:\n{a}\n\nAnswer B:\n{b}\n\n{criterion} Reply with one letter, A or B."
     body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0, "logprobs": True, "top_logprobs": 20, "allowed_token_ids": [i[-1] for i in letter.values()], "ignore_eos": True, "return_tokens_as_token_ids": True}
     said = ask({}, path="/v1/chat/completions", body=body)[1]["choices"][0]["logprobs"]["content"][0]

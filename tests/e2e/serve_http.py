@@ -1,11 +1,12 @@
-"""Requests to a server that runs already, for the scripts serve_*.py. Standard library only."""
+"""Requests to a running server, for the scripts serve_*.py. Standard library only."""
 import json
 import urllib.error
 import urllib.request
 
 
 def send(url, body=None):
-    """(status, text) of a GET, or of a POST of the body as JSON. A status of an error is no exception."""
+    """(status, text) of a GET, or of a POST of the body as JSON. An error status raises no
+    exception."""
     request = urllib.request.Request(url, None if body is None else json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=60) as r:

@@ -1,4 +1,4 @@
-"""Filling in: /infill as llama-server's, the suffix of OpenAI's completions and of Ollama's generate. TAP on stdout.
+"""Filling in the middle: /infill like llama-server's, the suffix of OpenAI's completions and of Ollama's generate. TAP on stdout.
 
 usage: serve_infill.py tokenizer KIND FOLDER    writes a tokenizer whose ids are bytes, with the tokens of Qwen2.5-Coder or of Code Llama
        serve_infill.py KIND BASE_URL            tests a server with it; the model is stories260K, whose context has 512 tokens
@@ -67,7 +67,8 @@ check("text that looks like a token is text", infill(input_prefix=m["pre"], inpu
 extra = infill(**gap, input_extra=[{"filename": "a.py", "text": "x = 1\n"}, {"text": "y"}])["prompt"]
 files = f"{m['rep']}myproject\n{m['sep']}a.py\nx = 1\n{m['sep']}tmp\ny{m['sep']}filename\n" if kind == "qwen" else "\n\n--- snippet ---\n\nx = 1\n\n\n--- snippet ---\n\ny" + m["bos"]
 check("further files", extra == files + want[len(head):], extra)
-# The window is the context of 512 tokens less those of the answer: 504, of which 126 are the suffix's with the marks.
+# The window is the context of 512 tokens less those of the answer: 504, of which the suffix and
+# the marks get 126.
 long = infill(input_prefix="p" * 1000 + "q", input_suffix="s" + "t" * 1000, input_extra=[{"text": "e" * 1000}])["prompt"]
 prefix, suffix = long.split(m["pre"])[1].split(m["suf"])
 check("long texts are cut to what is near the gap", prefix == "p" * 377 + "q" and suffix == "s" + "t" * 121 + m["mid"], (len(prefix), len(suffix)))

@@ -5,7 +5,8 @@
 set -u
 cd "$(dirname "$0")/../.."
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
-lateen=${LATEEN:-build/lateen} # BENCH: the program that asks, where another is to serve.
+# BENCH: the program that sends the requests, if another one serves.
+lateen=${LATEEN:-build/lateen}
 seconds=${1:-600} streams=${2:-1000}
 shared=tests/golden/stories260k
 dir=$(mktemp -d)
@@ -48,7 +49,7 @@ say "each request whose client stayed came to its end ($lost did not)" $((lost !
 say "no request failed: $failed" $((failed != 0))
 say "clients that vanished were cancelled: $cancelled" $((cancelled == 0))
 say "descriptors: $fds" $((fds > 24))
-[ -z "${BENCH:-}" ] || first_rss=0 # A sanitizer keeps what was freed.
+[ -z "${BENCH:-}" ] || first_rss=0 # A sanitizer keeps freed memory.
 say "memory: from $((first_rss >> 20)) to $((rss >> 20)) MiB since the second round" $((first_rss > 0 && rss > first_rss + (32 << 20)))
 answer() { curl -s "$url/v1/completions" -d '{"prompt":"Once upon a time","max_tokens":30,"temperature":0}' | python3 -c "import json,sys; print(json.load(sys.stdin)['choices'][0]['text'])"; }
 text=$(answer)

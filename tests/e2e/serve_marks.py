@@ -1,7 +1,7 @@
 """Control of the reasoning of a model whose reasoning does not end with </think>: trials, and the text that ends the reasoning, use its own mark. The
 server is deterministic; its template opens the reasoning. Standard library only; TAP on stdout.
 
-usage: serve_marks.py BASE_URL CLOSE   CLOSE: what ends the reasoning"""
+usage: serve_marks.py BASE_URL CLOSE   CLOSE: the text that ends the reasoning"""
 import json
 import math
 import sys

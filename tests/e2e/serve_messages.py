@@ -1,6 +1,5 @@
-"""/v1/messages by plain HTTP: what an answer has, whole and streamed; thinking that is shown, hidden and given back; edits of the context; forced tools;
-threads; refusals. Values are worked out from other answers of the server: counts with and without a part, a thread beside the whole conversation.
-serve_anthropic.py has the same by Anthropic's client, where that is installed. Standard library only; TAP on stdout.
+"""/v1/messages by plain HTTP: the parts of an answer, whole and streamed; thinking that is shown, hidden and returned; edits of the context; forced tools;
+threads; refusals. Values are worked out from other answers of the server: counts with and without a part, a thread against the whole conversation. serve_anthropic.py does the same with Anthropic's client, if it is installed. Standard library only; TAP on stdout.
 
 usage: serve_messages.py PORT KEY OTHER_KEY
 The server has both keys, and a chat template that writes <think> after the messages and shows earlier reasoning."""

@@ -1,4 +1,4 @@
-"""Several models in one server: names, loading, memory, keys, Ollama's view, the end. TAP on stdout.
+"""Several models in one server: names, loading, memory, keys, Ollama's view, shutdown. TAP on stdout.
 
 usage: serve_models.py LATEEN
 Starts servers of its own. The models are stories260K under several names, and a reward model that embeds; a folder is broken on purpose."""
@@ -259,7 +259,8 @@ def refused():
     def why(*flags, models=""):
         s = Server(*flags, models=models, ready=False)
         s.process.wait(60)
-        return s.process.returncode, s.said() + s.url  # No address, since nothing was served.
+        # There is no address, because nothing was served.
+        return s.process.returncode, s.said() + s.url
     for name, word, told in (("two of one name", "answer to the name 'x'", why(models=row("x") + row("y", alias="x"))),
                              ("a path that is not there", "no such file", why(models=row("x", path="/nowhere"))),
                              ("an option that is none", "contxt", why(models=row("x", contxt=1))),

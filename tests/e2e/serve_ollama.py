@@ -92,7 +92,7 @@ def weather(today: bool) -> str:
 def tools():
     first = "Call it. " * 3
     for stream in (False, True):
-        for seed in range(12):  # The model may call, or say something.
+        for seed in range(12):  # The model may call the tool, or answer.
             ask = dict(tools=[weather], options={"num_predict": 120, "temperature": 1.3, "seed": seed}, think=False)
             r = client.chat(model, [{"role": "user", "content": first}], stream=stream, **ask)
             parts = list(r) if stream else [r]

@@ -1,7 +1,7 @@
 """Drive every endpoint of `lateen serve` with OpenAI's own Python client, and Anthropic's endpoints by plain HTTP. TAP on stdout.
 
 usage: serve_openai.py BASE_URL MODEL_NAME
-The model is stories260K or one as small. The test checks the protocol, and whatever greedy decoding determines."""
+The model is stories260K or one as small. The test checks the protocol, and everything that greedy decoding determines."""
 import base64
 import json
 import re
@@ -32,7 +32,7 @@ def refused(name, status, param, call):
 
 
 def strict(kind, value):
-    """The client takes any fields for good; its types say which there must be."""
+    """The client accepts any fields; its types say which are required."""
     try:
         TypeAdapter(kind).validate_json(value.content if hasattr(value, "headers") else value.to_json())
     except Exception as e:
@@ -200,7 +200,7 @@ def refusals():
 
 @case
 def codes():
-    """By these clients know what to leave out, or to mend."""
+    """Clients read these to know what to leave out, or to correct."""
     for body, code in (({"temprature": 1}, "unknown_parameter"), ({"functions": []}, "unsupported_parameter"), ({"echo": True}, "unsupported_value"),
                        ({"temperature": "hot"}, "invalid_type"), ({"temperature": 1000}, "invalid_value"), ({"n": 1.5}, "invalid_type"), ({"stream": 1}, "invalid_type")):
         try:
@@ -259,7 +259,8 @@ def responses():
 def embeddings():
     a = client.embeddings.create(model=model, input=["Once", "upon"], encoding_format="float")
     check("embeddings: of length 1", all(abs(sum(x * x for x in d.embedding) - 1) < 1e-3 for d in a.data))
-    b = client.embeddings.create(model=model, input=["Once", "upon"])  # The client asks for base64 by itself.
+    # The client requests base64 by itself.
+    b = client.embeddings.create(model=model, input=["Once", "upon"])
     check("embeddings: base64 equals float", max(abs(x - y) for x, y in zip(a.data[1].embedding, b.data[1].embedding)) < 1e-6)
     raw = json.load(urllib.request.urlopen(urllib.request.Request(base + "/v1/embeddings", json.dumps(
         {"input": "Once", "encoding_format": "base64"}).encode())))
@@ -294,7 +295,7 @@ def structured():
 
 @case
 def extras():
-    """What vLLM's users ask for."""
+    """What users of vLLM request."""
     def post(path, **kw):
         return json.load(urllib.request.urlopen(urllib.request.Request(base + path, json.dumps(kw).encode(), {"content-type": "application/json"})))
     ids = lambda text: post("/tokenize", prompt=text, add_special_tokens=False)["tokens"]
@@ -383,7 +384,7 @@ def tools():
 
 @case
 def messages():
-    """Anthropic's shape by plain HTTP."""
+    """Anthropic's format by plain HTTP."""
     def post(**kw):
         body = {"model": model, "max_tokens": 60, "messages": [{"role": "user", "content": "Hi"}], **kw}
         return urllib.request.urlopen(urllib.request.Request(base + "/v1/messages", json.dumps(body).encode()))

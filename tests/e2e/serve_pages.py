@@ -108,7 +108,8 @@ b.key("Escape", 27)
 check("chat: one sample again", b.js("document.querySelectorAll('.turn:last-child .sample').length") == 1, b.js("JSON.stringify(settings)"))
 check("chat: Escape stops", b.wait(IDLE, 5))
 check("chat: what was written stays", b.js(ANSWER) > 0)
-# How far the answer came depends on the machine. A long one would fill the model's context, and the server would refuse the turns below.
+# How far the answer got depends on the machine. A long one would fill the model's context, and
+# the server would refuse the turns below.
 b.js("(sample => { sample.text = sample.text.slice(0, 40); })(turns[turns.length - 1].samples[0]); true")
 b.js("document.getElementById('words').focus()")
 b.key("ArrowUp", 38)
@@ -157,7 +158,7 @@ b.js("document.getElementById('words').value = 'x'; send(); true")
 check("chat: settings that are no JSON are told", b.wait("document.querySelector('.turn:last-child .error')?.textContent.startsWith('Settings, method of alignment')"))
 b.js("(p => { p.kids.length--; p.live = 0; walk(); draw(); })(turns.at(-3) ?? now.nodes[ROOT]); true")
 settings(alignment="", temperature=1, max_tokens=8)
-MARKED = [  # Markdown, and the tags and words that come of it.
+MARKED = [  # Markdown, and the tags and words that it becomes.
     ("Three:\n1. one\n\n2. two\n\n7) seven\nand:\n- a\n- b\n## End\nbye", "<p>Three:</p><ol><li>one</li><li>two</li><li>seven</li></ol><p>and:</p><ul><li>a</li><li>b</li></ul><h3>End</h3><p>bye</p>"),
     ("# A\n###### B", "<h2>A</h2><h6>B</h6>"),
     ("a &amp; b &lt;i&gt; &#39;&#x41;&eacute; &nosuch; &amp;lt; `&lt;`\n\n| a |\n|--|\n| 1<br>2<BR/>3 |", "<p>a &amp; b &lt;i&gt; 'A\u00e9 &amp;nosuch; &amp;lt; <code>&amp;lt;</code></p><div><table><thead><tr><th>a</th></tr></thead><tbody><tr><td>1<br>2<br>3</td></tr></tbody></table></div>"),
@@ -188,7 +189,7 @@ b.js("document.querySelector('details.think summary').focus(); true")
 b.key("Enter", 13, "\r")
 check("keyboard: Enter unfolds it", b.wait("document.querySelector('details.think').open", 5))
 b.js("(p => { p.kids.length--; p.live = 0; walk(); save(); draw(); })(turns.at(-3)); true")
-# What is sent: only what was set here, and no question that got no answer.
+# What is sent: only what was set here, and no question without an answer.
 b.js("""window.sent = []; window.really = fetch; fetch = (url, o) => { if (o?.body) sent.push(JSON.parse(o.body)); return really(url, o); };
 document.getElementById('settings').click(); document.getElementById('reset').click(); document.querySelector('#panel .primary').click(); true""")
 b.wait("!document.getElementById('panel').open")
@@ -252,12 +253,13 @@ b.shot("dark")
 check("dark: the background is dark", b.js("getComputedStyle(document.body).backgroundColor") == "rgb(22, 22, 20)"
       or b.js("getComputedStyle(document.body).backgroundColor") == "rgb(22, 23, 22)", b.js("getComputedStyle(document.body).backgroundColor"))
 settings(n=1, max_tokens="", temperature=1)
-# A new conversation: the turns before were drawn at random and may fill the context, which the server refuses.
+# A new conversation: the earlier turns were sampled at random and may fill the context, which the
+# server would refuse.
 b.js("document.getElementById('new').click(); document.getElementById('words').focus()")
 b.words("One more")
 b.key("Enter", 13, "\r")
 b.wait(f"({ANSWER}) > 5")
-came = b.js(ANSWER)  # The answer is drawn at random, and may end soon.
+came = b.js(ANSWER)  # The answer is sampled at random, and may end soon.
 b.go("/status")
 b.go("/")
 check("chat: what had come is still there after a look at the status", came > 0 and b.wait(f"({ANSWER}) >= {came}", 3), (came, b.js(ANSWER)))

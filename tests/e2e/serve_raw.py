@@ -17,7 +17,8 @@ check = tap.check
 
 
 def connect():
-    s = socket.create_connection(("127.0.0.1", port), timeout=180)  # A large body on a busy machine.
+    # For a large body on a busy machine.
+    s = socket.create_connection(("127.0.0.1", port), timeout=180)
     return s
 
 
@@ -247,7 +248,7 @@ check("add_special_tokens: no BOS without", a[0] == a[1] + 1, a)
 a = post("/v1/chat/completions", {**CHAT, "add_special_tokens": True})
 check("chat: add_special_tokens is the template's business", a[0] == 400 and "add_special_tokens" in error_of(a), a)
 
-# ---- OpenAI's own fields: each is honoured, or refused by its name in OpenAI's shape ----
+# ---- OpenAI's own fields: each is honoured, or refused by its name in OpenAI's format ----
 TOOLS = [{"type": "function", "function": {"name": "get", "parameters": {"type": "object", "properties": {"c": {"enum": ["a"]}}, "required": ["c"]}}}]
 SCHEMA = {"name": "a", "strict": True, "schema": {"type": "object", "properties": {"x": {"enum": [1]}}, "required": ["x"], "additionalProperties": False}}
 RESPONSE = {"model": model, "input": "Once upon a time", "max_output_tokens": 4}
@@ -375,7 +376,7 @@ check("/infill is refused by name where the model has no tokens for it", a[0] ==
 events = stream("/v1/chat/completions", {**CHAT, "stream": True})
 check("openai: a stream ends with [DONE]", events[-1][1] == "[DONE]", events[-1])
 
-# ---- llama-server's and Anthropic's shapes ----
+# ---- The formats of llama-server and Anthropic ----
 a = post("/completion", {"prompt": "Once", "n_predict": 2, "n_keep": 0, "mirostat": 0, "mirostat_tau": 5, "mirostat_eta": 0.1, "tfs_z": 1, "typical_p": 1, "typ_p": 1,
                          "dynatemp_range": 0, "dynatemp_exponent": 1, "xtc_probability": 0, "xtc_threshold": 0.1, "dry_multiplier": 0, "dry_base": 1.75,
                          "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["\n"], "top_n_sigma": -1, "repeat_last_n": 64,
@@ -468,17 +469,18 @@ check("completion: a stream tells of the tokens whose text a stop string held ba
       and [t for x in b for t in x["tokens"]] == a["tokens"]
       and [p for x in b for p in x.get("completion_probabilities", [])] == a["completion_probabilities"], (a["content"], a["tokens"], b[-1]))
 
-# ---- Large requests are read beside the loop ----
+# ---- Large requests are read outside the loop ----
 small = post("/v1/chat/completions", CHAT)
 large = {**CHAT, "metadata": {f"k{i}": 1 for i in range(1000000)}}
 packet = request("POST", "/v1/chat/completions", large)
 start = time.monotonic()
 raw(packet)
-WAIT = max(0.1, (time.monotonic() - start) / 4)  # Who waits for all of it, waits for longer; on a busy machine all takes longer.
+# A request that waits for all of it waits longer; on a busy machine everything takes longer.
+WAIT = max(0.1, (time.monotonic() - start) / 4)
 
 
 def longest_gap():
-    """Between two pieces of a stream, while a body of a million keys is read."""
+    """The gaps between two pieces of a stream, while a body of a million keys is read."""
     with connect() as s, connect() as other:
         s.sendall(request("POST", "/v1/completions", {"prompt": "Once", "max_tokens": 480, "ignore_eos": True, "stream": True}))
         s.recv(65536)
@@ -492,7 +494,8 @@ def longest_gap():
 
 
 gaps = []
-while len(gaps) < 8 and (not gaps or min(gaps) > WAIT):  # Other programs' gaps are not ours.
+# Gaps that other programs cause do not count.
+while len(gaps) < 8 and (not gaps or min(gaps) > WAIT):
     gap, a = longest_gap()
     gaps.append(gap)
 check(f"a large body: streams go on beside it (longest gap {min(gaps) * 1000:.0f} of {WAIT * 1000:.0f} ms)", min(gaps) < WAIT, gaps)
@@ -515,7 +518,7 @@ check("a large body: a pipelined request waits behind it", a[0] == 200 and b[0] 
 
 
 def slowest_health(seconds):
-    """Of requests one after the other: their memory is given back beside the loop, too."""
+    """Requests one after the other: their memory is also released outside the loop."""
     slowest, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
         begin = time.monotonic()
@@ -526,7 +529,7 @@ def slowest_health(seconds):
 
 gaps = []
 while len(gaps) < 6 and (not gaps or min(gaps) > WAIT):
-    for _ in range(3):  # The second and third wait behind the first, and all their clients leave.
+    for _ in range(3):  # The second and third wait for the first, and all their clients leave.
         s = connect()
         s.sendall(packet)
         s.close()
@@ -584,7 +587,7 @@ for path in ("/", "/status"):
     check(f"page {path}: policy and no outside address", a[0] == 200 and "default-src 'none'" in a[1]["content-security-policy"]
           and b"https://" not in a[2] and len(a[2]) > 2000, a[1])
 
-# ---- Vanishing and slow clients ----
+# ---- Clients that disconnect, and slow ones ----
 before = stats()
 LONG = {**CHAT, "max_tokens": 400, "stream": True, "ignore_eos": True}
 for i in range(20):

@@ -1,5 +1,4 @@
-"""The model that `lateen serve` serves without a model: it answers held-out problems of each kind, of which most rightly, and thinks before; thinking can be
-switched off; a later question of a conversation is answered as a first one. Standard library only; TAP on stdout.
+"""The model that `lateen serve` serves without a model: it answers held-out problems of each kind, most of them rightly, and thinks before; thinking can be switched off; a later question of a conversation is answered like a first one. Standard library only; TAP on stdout.
 
 usage: serve_reasoner.py BASE_URL LATEEN"""
 import json
@@ -14,7 +13,9 @@ base, lateen = sys.argv[1:]
 tap = Tap()
 check = tap.check
 KINDS = ["arithmetic", "algebra", "units", "logic", "lists", "strings"]
-EACH, RIGHT = 4, 18  # Of 24, with the same seed always: 23 where this was written. Rounding differs between machines.
+# Right answers of 24, always with the same seed: 23 when this was written. Rounding differs
+# between machines.
+EACH, RIGHT = 4, 18
 
 
 def run(*words, text=""):
@@ -49,16 +50,18 @@ for name, off in {"reasoning_effort": {"reasoning_effort": "none"}, "enable_thin
                   "chat_template_kwargs": {"chat_template_kwargs": {"enable_thinking": False}}}.items():
     m, end = chat(first, **off)
     check(f"{name} switches thinking off", not m.get("reasoning_content") and m["content"].startswith("The answer is") and end == "stop", m)
-# The newline behind the mark that opens the thought is no border: nothing has been thought before it.
+# The newline after the mark that opens the thought is not a border, because nothing has been
+# thought before it.
 code, body = serve_http.send(base + "/v1/chat/completions", {"messages": first, "temperature": 0, "reasoning": {"control": "deer", "threshold": 1, "border": "\n"}})[:2]
 trials = json.loads(body)["reasoning_control"]["trials"]
 check("deer tries an answer at borders of the thought, none before its first line", trials and trials[0]["at"] > 5 and "think>" not in json.loads(body)["choices"][0]["message"]["content"], trials)
-# The marks of thoughts are special tokens, which the parser reads; those that are no marks of it stay out of the text.
+# The marks of thoughts are special tokens, which the parser reads; other special tokens stay out
+# of the text.
 for fields, shown in (({}, False), ({"skip_special_tokens": True}, False), ({"skip_special_tokens": False}, True)):
     texts = [str(m.get(k)) for effort in ("none", "low") for k in ("content", "reasoning_content")
              for m in [chat(first, ignore_eos=True, max_tokens=200, reasoning_effort=effort, **fields)[0]]]
     check(f"{fields}: the ending token is {'in' if shown else 'not in'} the text", any("<|im_end|>" in t for t in texts) == shown, texts)
-# A real field takes every real of its range.
+# A field for real numbers accepts every number in its range.
 for temperature, status in ((1e18, 200), (1e19, 200), (1e300, 200), (1.1e300, 400)):
     code, body = serve_http.send(base + "/v1/completions", {"prompt": "x", "max_tokens": 1, "alignment": {"method": "soft_best_of_n", "n": 2, "temperature": temperature}})[:2]
     check(f"alignment.temperature {temperature:g}: {status}", code == status, body)

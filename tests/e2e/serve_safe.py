@@ -28,7 +28,7 @@ def Server(*flags, **how):
 
 # ---- Memory ----
 def pool_of(server):
-    """(tokens, pages, page's tokens, MiB, why) as the log tells at the start."""
+    """(tokens, pages, tokens per page, MiB, reason) as logged at the start."""
     found = re.search(r"keys and values of (\d+) tokens in (\d+) pages of (\d+), \S+ ([\d.]+) MiB \((.*?)\); ([\d.]+) MiB", server.said())
     return (*map(int, found.groups()[:3]), float(found[4]), found[5]) if found else (0, 0, 0, 0.0, "")
 
@@ -44,7 +44,7 @@ s.end()
 s = Server("--context", str(context // 4))
 check("--context below the model's: as many fewer pages", s.stats()["context"] == context // 4 and abs(pool_of(s)[1] * 4 - free[1]) <= 4 * 256, (free, pool_of(s)))
 s.end()
-if "san" not in lateen:  # A sanitizer's shadow takes terabytes of addresses.
+if "san" not in lateen:  # A sanitizer's shadow memory takes terabytes of addresses.
     least = (s_bytes := 2 << 30) // 2
     s = Server("--max-running", "4096", limit=lambda: resource.setrlimit(resource.RLIMIT_AS, (s_bytes, s_bytes)))
     pool = pool_of(s)
@@ -73,7 +73,7 @@ check("--prefix-cache-bytes: what nobody uses is kept up to that, the newest of 
 s.end()
 
 
-# ---- Whose prompts share the cache ----
+# ---- Which clients share cached prompts ----
 s = Server("--quiet")
 p = prompts[0]
 seen = [cached_of(s, p, **f) for f in ({}, {}, {"cache_salt": "one"}, {"cache_salt": "one"}, {"cache_salt": "two"}, {"cache_salt": "two"}, {"cache_salt": None}, {"cache_salt": "one"})]
@@ -134,7 +134,8 @@ own = f"127.0.0.1:{s.port}"
 for host, status in (("localhost", 200), (f"localhost:{s.port}", 200), (own, 200), ("[::1]:80", 200), ("192.168.1.20:8080", 200), ("lateen:8080", 200), ("a.localhost", 200),
                      ("llm.example.org", 200), ("LLM.example.org:443", 200), ("other.example", 200), ("evil.example", 403), (f"evil.example:{s.port}", 403),
                      ("127.0.0.1.evil.example", 403), ("localhost.evil.example", 403), ("evilllm.example.org", 403), ("evil.example.", 403), ("[::1].evil.example", 200)):
-    if host != "[::1].evil.example":  # No URL has such a host; what stands in brackets is an address.
+    # No URL has such a host; in brackets there must be an address.
+    if host != "[::1].evil.example":
         check(f"without keys, Host: {host}: {status}", tries(s, host=host) == status, tries(s, host=host))
 check("a wrong Host gets nothing, not even the pages", all(tries(s, host="evil.example", method="GET", path=p, body=b"") == 403 for p in ("/", "/health", "/v1/models", "/status.json")))
 for lines, status in (((f"Origin: http://{own}",), 200), (("Origin: https://a.example",), 200), (("Origin: https://evil.example",), 403), (("Origin: null",), 403),
@@ -162,7 +163,8 @@ MIB = 1 << 20
 
 
 def flood(server, n, size, *lines):
-    """n connections that announce `size` bytes and send all but one: how many answers of each status, and the most memory on the way."""
+    """n connections that announce `size` bytes and send all but one: the number of answers of
+    each status, and the peak memory."""
     statuses, most, over = {}, [0], threading.Event()
 
     def watch():
@@ -399,7 +401,7 @@ def within(seconds, true):
 
 first = served()
 fresh = make_certificate("fresh.crt", "fresh.key")
-os.replace(fresh[0], cert)  # For a moment the certificate is of another key.
+os.replace(fresh[0], cert)  # For a moment the certificate belongs to another key.
 check("TLS: a certificate that does not fit its key: the previous one stays in use, and the log says so",
       within(20, lambda: "the previous one stays in use" in s.said() and "key values mismatch" in s.said()) and served() == first, s.said())
 os.replace(fresh[1], key_file)

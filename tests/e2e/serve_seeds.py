@@ -19,7 +19,7 @@ template = os.environ["SEEDS_TEMPLATE"]
 fixed = ["--device", device, "--dtype", "fp32", "--generation-config", "none"]
 n = failed = 0
 
-# What a request says, what the flag is called where the name differs.
+# A field of a request, and the name of its flag if that differs.
 FLAGS = {"repetition_penalty": "--repetition-penalty", "frequency_penalty": "--frequency-penalty",
          "presence_penalty": "--presence-penalty", "top_k": "--top-k", "top_p": "--top-p",
          "min_p": "--min-p", "typical_p": "--typical-p", "max_tokens": "--max-tokens"}
@@ -75,7 +75,7 @@ def program(verb, options, text=None):
 
 
 texts = set()
-if few:  # The emulated GPU is slow: all options at once.
+if few:  # The emulated GPU is slow, so all options are set at once.
     CASES = [{"temperature": 1, "seed": 2}, CASES[-1]]
 for case in CASES:
     options = dict(case, max_tokens=16 if few else 48)
@@ -94,7 +94,7 @@ alone = post("/v1/completions", {"prompt": "Once upon a time", "temperature": 1,
 say("choices have draws of their own, and choice 0 those of a request with one choice",
     both[0]["text"] == alone and len({c["text"] for c in both}) == 3, both)
 
-# Three turns, of which the second is cut off in the middle of what it says.
+# Three turns, the second of which is cut off in the middle of a message.
 for case in [{"temperature": 1, "seed": 21}, {"temperature": 0.9, "seed": 22, "repetition_penalty": 1.2},
              {"temperature": 1, "seed": 23, "frequency_penalty": 0.5, "top_p": 0.9}][few * 2:]:
     options = dict(case, max_tokens=12 if few else 24)

@@ -1,4 +1,4 @@
-"""Context shift: an answer that reaches the end of the context goes on. TAP on stdout.
+"""Context shift: an answer that reaches the end of the context continues. TAP on stdout.
 
 usage: serve_shift.py BASE_URL
 The server is stories260K in fp32 with --context 64 --context-shift. tests/golden/serve/shift.json is by transformers (tools/make_shift_goldens.py)."""
@@ -36,7 +36,8 @@ for case in json.load(open("tests/golden/serve/shift.json")):
 once = {"prompt": "Once upon a time", "n_keep": 4, "n_predict": 150}
 want = complete(**once)
 check("an answer that fits is not truncated", complete("Once upon a time", n_predict=20)["truncated"] is False)
-# The first token fills the context, which is shifted at once; the second is of the shifted one.
+# The first token fills the context, which is shifted at once; the second continues the shifted
+# one.
 ids = (complete("Once upon a time", n_predict=1)["tokens"] * 63)[:63]
 first = complete(ids, n_predict=1, add_special_tokens=False)["content"]
 check("an answer that a stop string ends before the shift is not truncated", complete(ids, n_predict=9, add_special_tokens=False, stop=[first])["truncated"] is False, first)
@@ -51,7 +52,7 @@ check("log-probabilities of all tokens", [len(c["logprobs"]["tokens"]) for c in 
 status, text = post("/v1/completions", prompt="Once upon a time", max_tokens=150, temperature=0, ignore_eos=True, n_keep=4, stream=True)
 parts = [json.loads(x[6:]) for x in text.splitlines() if x.startswith("data: {")]
 check("streamed equals whole", "".join(p["choices"][0]["text"] for p in parts) == want["content"] and parts[-1].get("truncated") is True, parts[-1])
-# Penalties, a grammar and draws see all tokens, not only those that are left.
+# Penalties, a grammar and sampling see all tokens, not only those that are left.
 r = complete("Once upon a time", n_predict=200, grammar='root ::= ("ab" "c"? "d")*', n_keep=2)
 check("a grammar holds across shifts", set(r["content"]) <= set("abcd") and r["content"].replace("abcd", "").replace("abd", "") in ("", "a", "ab", "abc") and r["truncated"], r["content"])
 a, b = (complete("Once upon a time", n_predict=150, temperature=1, seed=5)["tokens"] for _ in range(2))

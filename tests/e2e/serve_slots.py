@@ -1,8 +1,7 @@
 """Pages of a text that outlive the server: POST /slots/ID?action=save|restore|erase. TAP on stdout.
 
 usage: serve_slots.py save|restore|other BASE_URL FOLDER
-The server is stories260K with --slot-save-path FOLDER --deterministic. save: a server that saves; restore: the one after it, which goes on with the same bits;
-other: one whose cache has another type."""
+The server is stories260K with --slot-save-path FOLDER --deterministic. save: a server that saves; restore: the next server, which continues with the same bits; other: a server whose cache has another type."""
 import json
 import os
 import sys

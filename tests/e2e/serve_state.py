@@ -1,5 +1,5 @@
 """State that a server keeps between requests, and state that clients carry, by plain HTTP: /v1/responses with previous_response_id, store, sealed
-reasoning and truncation; /v1/responses/{id}; /v1/chat/completions with store, and what is under it. TAP on stdout.
+reasoning and truncation; /v1/responses/{id}; /v1/chat/completions with store, and the paths below it. TAP on stdout.
 
 usage: serve_state.py PORT KEY OTHER_KEY
 The server has both keys, --store-entries 6, and a chat template that writes <think> after the messages and shows the reasoning_content of
@@ -124,7 +124,8 @@ def completions():
     page = json.loads(call("GET", at(asked, f"/messages?limit=1&after={asked['id']}-0"))[1])
     check("the second page of them", [m["role"] for m in page["data"]] == ["user"] and page["has_more"] is False, page)
 
-    for i in ids_of(): # To be listed is no use of an entry, so a slow machine could lose them below.
+    # Listing an entry is not a use, so on a slow machine it could be dropped below.
+    for i in ids_of():
         call("GET", f"/v1/chat/completions/{i}")
     check("the list is in the order of making", ids_of() == ids_of("?order=asc") and ids_of()[0] == first["id"] and ids_of()[1] == streamed["id"] and ids_of()[-1] == asked["id"])
     check("or the other way", ids_of("?order=desc") == ids_of()[::-1])
@@ -228,7 +229,7 @@ def summaries():
 
 @case
 def incomplete():
-    """What was whole when the tokens ran out is completed, streamed or not."""
+    """What was complete when the tokens ran out is returned as completed, streamed or not."""
     ask = dict(input="Once upon a time", store=False, thinking_budget=6)
     whole, events = create(**ask)[1], create(stream=True, **ask)[1]
     told = [e["item"]["status"] for e in events if e["type"] == "response.output_item.done"]

@@ -2,8 +2,8 @@
 steps. Standard library only; TAP on stdout.
 
 usage: serve_steps.py folder|head_folder DIR | tokens|steps|judged|head|head_judged BASE_URL
-    folder makes the model's folder, with a tokenizer and what stands behind a step; head_folder: that of a head of two layers (tests/golden/prm_head)
-    tokens: a server of the model without that; steps, head: of the folder; judged, head_judged: of a language model with --reward DIR"""
+    folder writes the model's folder, with a tokenizer and the separator of steps; head_folder: that of a head of two layers (tests/golden/prm_head)
+    tokens: a server of the model without a separator; steps, head: of the folder; judged, head_judged: of a language model with --reward DIR"""
 import base64
 import collections
 import json
@@ -97,7 +97,7 @@ def parts(text, border):
 
 
 def judged():
-    """The scores of a chat's steps are what /pooling says of it, by the reward model."""
+    """The scores of a chat's steps are those that /pooling returns for it, from the reward model."""
     def scores(text, border):
         got = pooled(messages=CHAT + [{"role": "assistant", "content": "".join(s + "\n" for s in parts(text, border) or [""])}])
         return [g[1] for g in got[0]]

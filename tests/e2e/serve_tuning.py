@@ -1,5 +1,5 @@
 """Jobs of fine-tuning: files checked line by line, adapters trained and served under their own names, events, checkpoints, pausing, cancelling, preferences, owners,
-limits, and kill -9 of the server while a trainer runs: the job ends with the bits of one that nothing disturbed. TAP on stdout. Starts servers of its own.
+limits, and kill -9 of the server while a trainer runs: the job ends with the bits of an undisturbed one. TAP on stdout. Starts servers of its own.
 
 usage: serve_tuning.py LATEEN MODEL [TOKENIZER]
 With the module openai, also its Python client, unchanged."""
@@ -57,7 +57,7 @@ def wait(s, job_id, until=ENDED, seconds=120):
 
 
 def events(s, job_id, key="one"):
-    """All of them, oldest first, a page at a time."""
+    """All of them, oldest first, page by page."""
     rows, after = [], ""
     while True:
         page = call(s, "GET", f"/v1/fine_tuning/jobs/{job_id}/events?limit=100{after}", key=key)[1]
@@ -190,7 +190,8 @@ def refused():
 
 @tap.case
 def interrupted():
-    """Two jobs with the same seed: one alone, one whose server is killed, which is paused and resumed, and whose trainer is killed."""
+    """Two jobs with the same seed: one undisturbed; one whose server is killed, which is paused
+    and resumed, and whose trainer is killed."""
     folder = os.path.join(scratch, "interrupted")
     s = start(folder, "--api-key", "one", "--fine-tuning-waiting", "2", "--fine-tuning-jobs", "1")
     f = send(s, [talk(i) for i in range(20)])

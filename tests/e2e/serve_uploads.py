@@ -1,5 +1,4 @@
-"""Uploads in parts: parts in any order and several at once become the file that the client names, with its MD5; what does not fit together is refused and may be
-corrected; uploads that have ended take nothing; limits, owners, expiry, restarts; no part is left on disk. TAP on stdout. Starts servers of its own.
+"""Uploads in parts: parts in any order and several at once become the file that the client names, with its MD5; what does not match is refused and may be corrected; uploads that have ended accept no part; limits, owners, expiry, restarts; no part is left on disk. TAP on stdout. Starts servers of its own.
 
 usage: serve_uploads.py LATEEN MODEL [TOKENIZER]
 With the module openai, also its Python client, unchanged."""
@@ -122,7 +121,7 @@ def limits():
     check("another key has its own", create(s, 100, "two")[0] == 200)
     cancel(s, b)
     refused("uploads that are pending count by the bytes announced", create(s, 41), "bytes", "60 bytes")
-    for _ in range(5):  # Those that have ended are forgotten for new ones.
+    for _ in range(5):  # Those that have ended are dropped for new ones.
         c = create(s, 40)[1]["id"]
         cancel(s, c)
     ids = [add(s, a, b"x" * 30)[1]["id"] for _ in range(2)]
@@ -142,7 +141,8 @@ def limits():
 
 @tap.case
 def at_once():
-    """Parts of several uploads sent at once, while some are cancelled and completed: what is complete is whole, and nothing else is left."""
+    """Parts of several uploads are sent at once, while some are cancelled and completed:
+    completed files are whole, and nothing else is left."""
     s = start()
     rng = random.Random(int(os.environ.get("SEED", "7")))
     whole, left, bad = {}, [], []

@@ -1,5 +1,4 @@
-"""A least number of tokens of reasoning ("reasoning": {"control": "budget", "min_tokens": N}): where the model would end its reasoning too early, "Wait"
-follows instead. The model's mark is one token. Standard library only; TAP on stdout.
+"""A minimum number of tokens of reasoning ("reasoning": {"control": "budget", "min_tokens": N}): if the model would end its reasoning too early, "Wait" follows instead. The model's mark is one token. Standard library only; TAP on stdout.
 
 usage: serve_waits.py BASE_URL"""
 import json

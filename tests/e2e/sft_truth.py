@@ -1,4 +1,4 @@
-"""Fine-tuning against transformers, PyTorch and PEFT (tests/golden/sft, tools/make_sft_goldens.py): ids and masks of conversations in every shape, and the
+"""Fine-tuning against transformers, PyTorch and PEFT (tests/golden/sft, tools/make_sft_goldens.py): ids and masks of conversations in every format, and the
 loss and gradient norm of every step. Standard library only; TAP on stdout.
 
 usage: sft_truth.py LATEEN"""
@@ -18,7 +18,7 @@ from tap import Tap
 lateen, golden = sys.argv[1], "tests/golden/sft"
 truth = json.load(open(f"{golden}/truth.json"))
 tap = Tap(600)
-LOSS, NORM = 1e-5, 1e-4  # PyTorch ran in double, this in float.
+LOSS, NORM = 1e-5, 1e-4  # PyTorch computed in double; this computes in float.
 
 
 def check(name, wrong):
@@ -59,7 +59,8 @@ def tensors(path):
 
 
 def apart(a, b, bound):
-    """Names that differ, or tensors whose numbers are further apart than bound times the largest."""
+    """Names that differ, or tensors whose numbers are further apart than bound times the largest
+    number."""
     x, y = tensors(a), tensors(b)
     wrong = sorted(set(x) ^ set(y))
     for name in set(x) & set(y):
@@ -76,7 +77,7 @@ def head_bytes(path):
 
 
 def far_from(model, some):
-    """Of the tensors of `some`, those that the model has otherwise."""
+    """Those tensors of `some` that differ in the model."""
     x, y = tensors(model), tensors(some)
     return [n for n in y if max(abs(p - q) for p, q in zip(x[n], y[n])) > 2e-4 * max(map(abs, y[n]))]
 
@@ -130,7 +131,8 @@ with tempfile.TemporaryDirectory() as work:
         check("the adapters end where PEFT's do", apart(f"{out}/adapter", f"{golden}/adapter-{run_['name']}-end", 2e-4))
     both = train(f"{work}/ranks", **{"lora.init": f"{golden}/adapter-all", "batch.size": 2 * truth["rows"], "mesh": "dp=2", "threads": 1})
     check("two ranks that divide the rows take the same steps", both.stderr[-600:] if both.returncode != 0 else compare(truth["lora"][0]["steps"], steps_of(f"{work}/ranks")))
-    # A finished run that is started again has nothing to learn. Its ranks wait for each other all the same.
+    # A finished run that is started again has nothing to learn, but its ranks still wait for each
+    # other.
     again = {"sample.tokens": 4, "steps": 2, "batch.size": 4, "mesh": "dp=2", "mesh.zero": 2, "threads": 1}
     done = [train(f"{work}/again", **again) for _ in range(2)]
     samples = [r["step"] for r in map(json.loads, open(f"{work}/again/metrics.jsonl")) if r["kind"] == "sample"]
@@ -203,7 +205,8 @@ with tempfile.TemporaryDirectory() as work:
     check("generate computes with them", [s.stderr for s in said if s.returncode != 0] or len({s.stdout for s in said}) != 1 or not said[0].stdout)
     other = f"{work}/other-head"
     shutil.copytree(f"{golden}/adapter-top", other)
-    with open(f"{other}/adapter_model.safetensors", "r+b") as f:  # A number of a base layer that PEFT adds.
+    # A number of a base layer that PEFT adds.
+    with open(f"{other}/adapter_model.safetensors", "r+b") as f:
         head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
         f.seek(head_bytes(f.name) + head["base_model.model.lm_head.base_layer.weight"]["data_offsets"][0])
         f.write(struct.pack("<f", 3.0))
@@ -225,7 +228,8 @@ with tempfile.TemporaryDirectory() as work:
     check("new adapters in bf16 learn", "" if last < truth["full"][0]["loss"] - 0.3 else fresh.stderr[-300:] + str(last))
     decayed = [train(f"{work}/decay{d}", **{"lora.init": f"{golden}/adapter-dora", "steps": 1, "optim.lr": 0.01, "optim.decay": d}) for d in (0, 2)]
     before, (still, less) = tensors(f"{golden}/adapter-dora"), ([tensors(f"{work}/decay{d}/adapter") for d in (0, 2)] if not any(r.returncode for r in decayed) else ({}, {}))
-    # AdamW's decay is apart from the gradient. transformers' Trainer, and so TRL, applies it to each number of an adapter, the lengths of DoRA among them.
+    # AdamW's decay is separate from the gradient. transformers' Trainer, and so TRL, applies it
+    # to each number of an adapter, including the lengths of DoRA.
     check("weight decay takes lr times decay from every number of an adapter", [r.stderr[-300:] for r in decayed if r.returncode != 0] or
           [n for n in before if not all(math.isclose(b - 0.02 * a, c, rel_tol=1e-5, abs_tol=1e-6) for a, b, c in zip(before[n], still[n], less[n]))])
     wide = f"{work}/wide"
@@ -262,7 +266,8 @@ with tempfile.TemporaryDirectory() as work:
             ((f"{work}/shipped/adapter",), ("models/polyglot-46m.gguf", "--lora", f"{work}/shipped/adapter"), ("models/polyglot-46m.gguf",))]
     check("chat --lora speaks by the template of the adapters", "" if told[0].returncode == 0 and told[0].stdout == told[1].stdout != told[2].stdout else [t.stdout + t.stderr for t in told])
     start, end = (json.loads(x) for x in itemgetter(0, -1)(open(f"{work}/shipped/metrics.jsonl").readlines()))
-    # Logits of rows whose label does not count are not computed, so that a CPU touches only a part of their memory.
+    # Logits of rows whose label does not count are not computed, so that a CPU touches only a
+    # part of their memory.
     check("its memory is what was announced, to 5 % and the logits of questions", "" if -0.12 < end["peak_bytes"] / end["announced_bytes"] - 1 < 0.05 else (end["peak_bytes"], end["announced_bytes"]))
     plan = run("plan", "--model", f"{work}/shipped", "--json")
     check("and what plan announces", plan.stderr if plan.returncode != 0 else [(k, v, start["memory"].get(k)) for k, v in json.loads(plan.stdout)["memory"].items() if start["memory"].get(k) != v])
@@ -274,12 +279,12 @@ with tempfile.TemporaryDirectory() as work:
     lines = [json.loads(x) for x in open(f"{work}/told/metrics.jsonl")]
     check("samples answer a question before and after", "" if told.returncode == 0 and [x["step"] for x in lines if x["kind"] == "sample"] == [0, 2] else told.stderr[-300:])
 
-    # A mixture, half of it held out.
+    # A mixture, half of which is held out.
     mixed = train(f"{work}/mixed", **{"data.train": f"{golden}/chat.jsonl:3,recipes/sft-lora.jsonl", "data.val_fraction": 0.5, "steps": 2, "eval.every": 1})
     evals = [json.loads(x) for x in open(f"{work}/mixed/metrics.jsonl")] if mixed.returncode == 0 else []
     check("a mixture of conversations, half of it held out", "" if [x["step"] for x in evals if x["kind"] == "eval"] == [1, 2] else mixed.stderr[-400:])
 
-    # Bad rows, by file and line; a second start; another file.
+    # Bad rows, reported by file and line; a second start; another file.
     chats, out = f"{work}/some.jsonl", f"{work}/bad"
     good = open(f"{golden}/chat.jsonl").read()
     open(chats, "w").write(good + '{"messages": [{"role": "user", "content": "and?"}]}\nnot JSON\n')

@@ -1,4 +1,4 @@
-"""Shards that stream in through a folder with a budget (data.cache): the same rows as from a local disk, whatever is fetched, deleted, cut or damaged on the way.
+"""Shards that are streamed through a folder of limited size (data.cache): the same rows as from a local disk, whatever is fetched, deleted, cut or damaged on the way.
 
     python3 tests/e2e/shards.py build/lateen [all]        as TAP; all: also what takes long"""
 import glob
@@ -29,7 +29,7 @@ def rows(out):
 
 
 def no_longer_than(bytes):
-    """For the process of a run: no file becomes longer, as on a full disk."""
+    """For the process of a run: no file may grow, as on a full disk."""
     def before():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (bytes, bytes))
@@ -91,7 +91,8 @@ def orders():
     for name, words in ORDERS.items():
         fresh()
         budget = 2 * LARGEST if name == "none" else ALL
-        valid = ["--data.valid", "s3://bucket/d/part-0"] if name == "rows" else []  # It streams, too, and changes no row.
+        # It is streamed, too, and changes no row.
+        valid = ["--data.valid", "s3://bucket/d/part-0"] if name == "rows" else []
         status = run(f"far-{name}", *REMOTE, *words, *valid, *cache(budget))
         used, files = held()
         tap.check(f"shuffle {name}: the rows of a local run, within the budget", status == 0 and losses(f"far-{name}") == losses(f"near-{name}") and len(losses(f"far-{name}")) == 80
@@ -144,7 +145,8 @@ def shared_and_damaged():
 
 @case
 def hub():
-    """The shards of a private repository of data, through the folder of two of them; its files are kept elsewhere, at signed addresses that expire."""
+    """The shards of a private data repository, through the folder of two of them; its files are
+    stored elsewhere, at signed addresses that expire."""
     fresh()
     files = {f"data/part-{i}{end}": store.buckets["bucket"][f"d/part-{i}{end}"].data for i in range(N) for end in (".bin", ".idx", ".mask")}
     large = [n for n in files if not n.endswith(".idx")]
@@ -165,7 +167,7 @@ def hub():
 
 @case
 def windows():
-    """Rows that are shuffled within windows need room for a window alone."""
+    """Rows that are shuffled within windows need memory only for a window."""
     words = ["--data.shuffle_rows", "40"]
     assert run("near-windows", *NEAR, *words) == 0, said("near-windows")
     fresh()
@@ -174,7 +176,8 @@ def windows():
     tap.check("shuffled within windows, through the room of three shards: the rows of a local run", status == 0 and losses("windows") == losses("near-windows") and used <= 3 * LARGEST,
               said("windows"))
     tap.check("another order than that of the files, and than that of the whole epoch", len({str(losses(n)) for n in ("near-windows", "near-none", "near-rows")}) == 3)
-    epochs = 80 * 4 * 16 / sum(s / 3 for s in SIZES)  # Steps, rows and tokens; two bytes and one of the mask a token.
+    # Steps, rows and tokens; two bytes per token and one of the mask.
+    epochs = 80 * 4 * 16 / sum(s / 3 for s in SIZES)
     fetched = rows("windows")[-1]["fetched_bytes"]
     tap.check("each shard was fetched once an epoch", 1 < epochs < 1.1 and ALL < fetched <= ALL + sum(SIZES[:3]), (fetched, ALL, epochs))
     for name, more in (("rows", []), ("documents", ORDERS["documents"]), ("windows", ["--data.shuffle_rows", "400"])):

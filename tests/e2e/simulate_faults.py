@@ -1,6 +1,5 @@
 """`lateen simulate` reproduces what faults cost: faults are injected into a run at random times (a rank is killed or stopped), the simulation draws from every second
-recovery, and what a fault costs in it is compared with the other half by a two-sample Kolmogorov-Smirnov test. It must fail where the rule is broken: a phase left out, the steps that are made again left out,
-one mean instead of the distribution. TAP on stdout.
+recovery, and what a fault costs in it is compared with the other half by a two-sample Kolmogorov-Smirnov test. It must fail if the rule is broken: a phase left out, the repeated steps left out, one mean instead of the distribution. TAP on stdout.
 
 usage: simulate_faults.py LATEEN                               the recoveries in tests/golden/plan/recoveries.jsonl
        simulate_faults.py LATEEN FAULTS [SEED [RECORD]]        this many faults of a real run; RECORD: write its recoveries there.
@@ -23,22 +22,26 @@ from tap import Tap
 tap = Tap()
 work = tempfile.TemporaryDirectory()
 lateen = sys.argv[1]
-EVERY, MEAN_S = 5, 3.0  # Steps between checkpoints; seconds that a run trains until the next fault, on average.
+# Steps between checkpoints; seconds that a run trains until the next fault, on average.
+EVERY, MEAN_S = 5, 3.0
 GOLDEN = "tests/golden/plan/recoveries.jsonl"
 
 
 def inject(n, seed):
-    """The events of a run with n faults. The times are exponential, so a fault may come at any step, also one that is made again."""
+    """The events of a run with n faults. The times are exponential, so a fault may come at any
+    step, also at a repeated one."""
     rng, out = random.Random(seed), f"{work.name}/run-{seed}"
     p, _ = begin(2, {"steps": 100000000, "checkpoint.every": EVERY, "model.width": 128, "model.heads": 4, "data.seq": 64, "batch.size": 8, "out": out}, ("--retries", "1000000"))
-    threading.Thread(target=p.stdout.read, daemon=True).start()  # A full pipe would stop the launcher.
+    # A full pipe would stop the launcher.
+    threading.Thread(target=p.stdout.read, daemon=True).start()
     try:
         for done in range(1, n + 1):
             time.sleep(rng.expovariate(1 / MEAN_S))
             ranks = ranks_of(p.pid)
             os.kill(ranks[rng.randrange(2)], signal.SIGSTOP if rng.random() < 0.5 else signal.SIGKILL)
             until = time.time() + 120
-            while sum(e["phase"] == "load" for e in events(out, "phase")) < done:  # From here on it trains, and another fault may come.
+            # From here on it trains, and another fault may come.
+            while sum(e["phase"] == "load" for e in events(out, "phase")) < done:
                 assert time.time() < until and p.poll() is None, f"no recovery from fault {done}"
                 time.sleep(0.02)
         open(out + "/exit", "w").close()
@@ -67,7 +70,7 @@ def write(path, found):
 
 
 def simulate(first, second, every=EVERY):
-    """The test's result: the status, and what was printed."""
+    """The result of the test: the status, and what was printed."""
     words = [lateen, "simulate", "--json", "--recoveries", write(work.name + "/first", first), "--compare", write(work.name + "/second", second), "--every", str(every), "--mtbf",
              repr(MEAN_S / 3600), "--save", "0", "--days", "0.01", "--runs", "100"]
     done = subprocess.run(words, capture_output=True, text=True)
@@ -79,18 +82,18 @@ def changed(found, change):
 
 
 def without(phase):
-    """What a simulation would read that knew nothing of this phase."""
+    """What a simulation without this phase would read."""
     return lambda e: {**e, "seconds": 0.0} if e.get("phase") == phase else e
 
 
 def mean_of(found):
-    """The means of the phases in the place of each."""
+    """The means of the phases in place of each."""
     means = {p: statistics.mean(e["seconds"] for one in found for e in one if e.get("phase") == p) for p in [e["phase"] for e in found[0] if "phase" in e]}
     return changed(found, lambda e: {**e, "seconds": means[e["phase"]]} if e.get("phase") not in (None, "recompute") else e)
 
 
 def reproduced(found, name=""):
-    """The simulation draws from each half of the recoveries; what is wrong with that."""
+    """The simulation draws from each half of the recoveries; returns what is wrong with that."""
     wrong = []
     for half, first, second in (("one half", found[::2], found[1::2]), ("the other half", found[1::2], found[::2])):
         status, told = simulate(first, second)
@@ -113,7 +116,8 @@ if len(sys.argv) == 2:
 halves = found[::2], found[1::2]
 broken = [("without the time until a fault is noticed", changed(halves[0], without("detect")), EVERY), ("with means instead of the distribution", mean_of(halves[0]), EVERY),
           ("with saves ten times as rare", halves[0], 10 * EVERY)]
-for name, first, every in broken if len(sys.argv) == 2 else []:  # Of few faults on a busy machine these may not tell.
+# With few faults on a busy machine these may not be significant.
+for name, first, every in broken if len(sys.argv) == 2 else []:
     status, told = simulate(first, halves[1], every)
     tap.check(f"{name}, it does not, and says so by its status", status == 1 and "ks_p" in told and told["ks_p"] < 0.01, told)
 lacking = [[e for e in one if e.get("phase") != "load"] for one in halves[0]]

@@ -17,7 +17,9 @@ def is_here():
 
 
 def free_ports(n):
-    """The first of n ports in a row that no other script takes as long as this one runs: it holds the last one of their block. They lie below those that the system gives to connections."""
+    """The first of n consecutive ports that no other script uses as long as this one runs: it
+    holds the last one of their block. They are below those that the system gives to
+    connections."""
     for block in range(20000, 32000, 40):
         holder = socket.socket()
         try:
@@ -37,8 +39,10 @@ held = []  # The sockets of the blocks.
 
 class Slurm:
     def __init__(self, folder, nodes, scheduler="sched_interval=2", return_to_service=2, more="", cpus=1, gpus=0, hosts=None):
-        """Writes the configuration to FOLDER/slurm.conf, and names it in SLURM_CONF. more: further lines of it. Each node has this many cores and GPUs, which stand
-        for nothing: Slurm counts them. hosts: machines of a network (hosts.py), one for each node; the script is in that network, too."""
+        """Writes the configuration to FOLDER/slurm.conf, and sets SLURM_CONF to it. more: further
+        lines of it. Each node has this many cores and GPUs, which do not exist: Slurm only
+        counts them. hosts: machines of a network (hosts.py), one for each node; the script is
+        in that network, too."""
         self.conf, self.nodes, self.started, self.hosts = f"{folder}/slurm.conf", nodes, {}, hosts
         port, host = free_ports(1 + len(nodes)), socket.gethostname()
         for d in ("state", *(f"{d}.{n}" for n in nodes for d in ("spool", "tmp"))):

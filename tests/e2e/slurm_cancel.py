@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A job of `lateen submit` that somebody cancels does not queue again under a real Slurm, also if the signal of scancel reaches its ranks and misses its shell, as when it comes later there.
+"""A job of `lateen submit` that is cancelled does not queue again under a real Slurm, even if the signal of scancel reaches its ranks but not yet its shell.
 slurm_cancel.py LATEEN. Skipped without Debian's slurm-wlm; needs root, as slurmd does."""
 import os
 import shutil

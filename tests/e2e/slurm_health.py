@@ -29,8 +29,8 @@ def write(path, text, mode=0o644):
     os.chmod(f"{scratch}/{path}", mode)
 
 
-# `lateen`, on whose PATH the scripts find it: the same program on a recorded machine. A folder named prolog.NODE is what the prolog finds, at tier 1, which is all
-# that a recorded machine has.
+# `lateen`, which the scripts find on their PATH: the same program on a recorded machine. The
+# prolog finds a folder named prolog.NODE, at tier 1, which is all that a recorded machine has.
 write("bin/lateen", f"""#!/bin/sh
 for word; do
     shift
@@ -40,7 +40,7 @@ machine={scratch}/machine.$SLURMD_NODENAME
 if [ "${{tier:-}}" ] && [ -d "{scratch}/prolog.$SLURMD_NODENAME" ]; then machine={scratch}/prolog.$SLURMD_NODENAME; fi
 exec {lateen} "$@" --machine "$machine" --mounts /,/scratch
 """, 0o755)
-for script in ("health", "prolog"):  # slurmd gives its scripts little of an environment.
+for script in ("health", "prolog"):  # slurmd gives its scripts a nearly empty environment.
     write(f"{script}.sh", f"#!/bin/sh\nPATH={scratch}/bin:/usr/bin:/bin SLURM_CONF={scratch}/slurm.conf\nexport PATH SLURM_CONF\nexec {os.path.abspath('deploy/slurm')}/{script}.sh\n", 0o755)
 cluster = slurm.Slurm(scratch, ["n1", "n2"], scheduler="nohold_on_prolog_fail", more=f"""HealthCheckProgram={scratch}/health.sh
 HealthCheckInterval=2
@@ -61,7 +61,7 @@ def node(name):
 
 
 def until(what, seconds=60):
-    """Ask again until it is true; what it was at the end."""
+    """Ask again until it is true; returns the last answer."""
     end = time.time() + seconds
     while not what() and time.time() < end:
         time.sleep(0.5)
@@ -69,7 +69,7 @@ def until(what, seconds=60):
 
 
 def set_machine(name, files=(), recorded=None):
-    """Whole, as a check may read at any moment."""
+    """Written atomically, because a check may read at any moment."""
     new = recorded_machine.write(tempfile.mkdtemp(dir=scratch), files, recorded)
     old = f"{scratch}/{name}"
     if os.path.exists(old):

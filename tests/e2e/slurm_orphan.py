@@ -1,5 +1,4 @@
-"""An orphan under a real Slurm (a controller and two slurmd on this machine): the slurmd of the node where a job runs is killed with -9; Slurm declares the node down and starts the job
-again on the other one, while the processes of the first attempt live on. The second attempt takes the run folder over, the first one ends with status 77, and the run has the bits of one
+"""An orphan under a real Slurm (a controller and two slurmd on this machine): the slurmd of the node where a job runs is killed with SIGKILL; Slurm declares the node down and starts the job again on the other one, while the processes of the first attempt still run. The second attempt takes the run folder over, the first one ends with status 77, and the run has the bits of one
 without faults. Skipped without Debian's slurm-wlm; needs root, as slurmd does. TAP on stdout.
 
 usage: slurm_orphan.py LATEEN [cable]      cable: each node is a machine of a network (hosts.py), and its cable is pulled out"""

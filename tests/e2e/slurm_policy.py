@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""`lateen cluster policy` with a real Slurm, slurmdbd and MariaDB: what it writes is loaded, twice, and read back with sacctmgr and scontrol; a job within a quota preempts one that has
-borrowed, a job beyond the quota waits, and lost nodes change the limits. slurm_policy.py LATEEN. Skipped without Debian's slurm-wlm, slurmdbd, mariadb-server-core and mariadb-client; needs root."""
+"""`lateen cluster policy` with a real Slurm, slurmdbd and MariaDB: its output is loaded, twice, and read back with sacctmgr and scontrol; a job within a quota preempts one that borrows, a job beyond the quota waits, and lost nodes change the limits. slurm_policy.py LATEEN. Skipped without Debian's slurm-wlm, slurmdbd, mariadb-server-core and mariadb-client; needs root."""
 import os
 import shutil
 import socket

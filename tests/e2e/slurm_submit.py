@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""`lateen submit` under a real Slurm of four nodes: a job begins on all of them, is preempted, goes on with one rank on the node that is left, grows again when the others are idle, and is cancelled;
-continued, it ends with the bits of a run that nobody disturbed. slurm_submit.py LATEEN. Skipped without Debian's slurm-wlm and libpmix-dev (whose link
+"""`lateen submit` under a real Slurm of four nodes: a job starts on all of them, is preempted, continues with one rank on the remaining node, grows again when the others are idle, and is cancelled; resumed, it ends with the bits of an undisturbed run. slurm_submit.py LATEEN. Skipped without Debian's slurm-wlm and libpmix-dev (whose link
 the plugin of srun opens); needs root, as slurmd does."""
 import glob
 import json
@@ -21,7 +20,8 @@ if not slurm.is_here() or not glob.glob("/usr/lib/*/pmix2/lib/libpmix.so"):
     sys.exit(tap.end())
 lateen, scratch = os.path.abspath(sys.argv[1]), tempfile.mkdtemp()
 NODES = ["n1", "n2", "n3", "n4"]
-os.environ["OMPI_MCA_btl"] = "self,tcp"  # Nodes that are one machine would find each other's shared memory.
+# Nodes that are really one machine would find each other's shared memory.
+os.environ["OMPI_MCA_btl"] = "self,tcp"
 NAME = "it's a \"name\" \\ #1"
 
 cluster = slurm.Slurm(scratch, NODES, gpus=1, more=f"""PreemptType=preempt/partition_prio
@@ -47,7 +47,8 @@ log.every: 1
 def run(*words, cwd=folder):
     return subprocess.run(words, capture_output=True, text=True, timeout=600, cwd=cwd)
 
-def until(what, seconds=660):  # srun --wait=600 may leave the job that long after its first rank ended.
+# srun --wait=600 may keep the job for that long after its first rank ended.
+def until(what, seconds=660):
     end = time.time() + seconds
     while not what() and time.time() < end:
         time.sleep(0.5)

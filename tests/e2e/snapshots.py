@@ -1,5 +1,4 @@
-"""Snapshots in memory: ranks and agents are killed, the memory of a node is lost, a snapshot is damaged; the run goes on from the newest one that all ranks find whole, and ends with
-the bits of a run that nobody disturbed. No checkpoint is on disk meanwhile. TAP on stdout.
+"""Snapshots in memory: ranks and agents are killed, the memory of a node is lost, a snapshot is damaged; the run resumes from the newest one that all ranks find complete, and ends with the bits of an undisturbed run. Meanwhile no checkpoint is on disk. TAP on stdout.
 
 usage: snapshots.py LATEEN [quick]      quick: the core cases"""
 import glob
@@ -34,7 +33,8 @@ def steps_of(folder):
 
 
 def disturbed(name, mesh, disturb, want, every=5):
-    """A run is disturbed as soon as it has some snapshots on both nodes; `want` tells what is wrong with what came of it."""
+    """A run is disturbed as soon as it has some snapshots on both nodes; `want` returns what is
+    wrong with the result."""
     out = f"{work.name}/{name}"
     p, pids = begin(4, {**ARGS, **mesh, "out": out}, (*NODES, "--snapshot", str(every)))
     root = memory_of(pids[0])
@@ -82,7 +82,8 @@ def kill_agents(p, pids, root):
 
 def damage(p, pids, root):
     """the ranks are killed, and the newest snapshot is damaged"""
-    for c in pids:  # Ranks that went on could still publish a snapshot that is newer than the damaged one.
+    # If ranks continued, they could publish a snapshot that is newer than the damaged one.
+    for c in pids:
         os.kill(c, signal.SIGSTOP)
     newest = f"{root}/set/step-{steps_of(root + '/set')[-1]:09d}"
     path = os.path.realpath(sorted(glob.glob(newest + "/weights*"))[-1])

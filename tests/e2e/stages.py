@@ -1,4 +1,4 @@
-"""Recipes with stages: pretraining, mid-training on longer rows, fine-tuning and reinforcement learning in one command, which is killed and goes on. Standard library only; TAP on stdout.
+"""Recipes with stages: pretraining, mid-training on longer rows, fine-tuning and reinforcement learning in one command, which is killed and resumes. Standard library only; TAP on stdout.
 
 usage: stages.py LATEEN"""
 import json
@@ -12,7 +12,7 @@ from tap import Tap
 lateen, golden = sys.argv[1], "tests/golden/sft"
 tap = Tap()
 
-# Rewards short answers; where the file KILL is there, it kills the run.
+# Rewards short answers; if the file KILL exists, it kills the run.
 REWARD = """
 import json, os, signal, sys
 for line in sys.stdin:

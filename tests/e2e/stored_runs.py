@@ -1,4 +1,4 @@
-"""Small training runs on one machine whose data or checkpoints lie in an object store, with all that they print kept."""
+"""Small training runs on one machine whose data or checkpoints are in an object store; everything that they print is kept."""
 import json
 import os
 import shutil
@@ -13,7 +13,8 @@ SMALL = ["--model.layers", "1", "--model.width", "16", "--model.heads", "2", "--
 
 
 class Runs:
-    """options, variables: of every run. A run's folder and log have its name, in a folder that close removes."""
+    """options, variables: for every run. A run's folder and log have its name, in a folder that
+    close removes."""
 
     def __init__(self, lateen, store, options, **variables):
         self.lateen, self.store, self.options, self.variables, self.printed = lateen, store, options, variables, []
@@ -23,7 +24,8 @@ class Runs:
         return os.path.join(self.dir, name)
 
     def environment(self, machine="a", **more):
-        """machine: what is on its disk beside the run folders, such as the records of uploads and of downloads."""
+        """machine: its files on disk besides the run folders, such as the records of uploads and
+        of downloads."""
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "HF_"))}
         return {**keep, "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": KEYS["AKIDEXAMPLE"], "AWS_ENDPOINT_URL": self.store.url,
                 "LATEEN_CACHE_DIR": self.path(f"cache-{machine}"), "HOME": self.path(f"home-{machine}"), "OMP_NUM_THREADS": "1", **self.variables, **more}

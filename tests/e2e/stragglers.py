@@ -1,4 +1,4 @@
-"""A rank that is slow: one of two ranks is stopped again and again for a moment. It is named, and not the rank that waits for it, in the events, the metrics and the log. TAP on stdout.
+"""A rank that is slow: one of two ranks is repeatedly stopped for a moment. The events, the metrics and the log name it, and not the rank that waits for it. TAP on stdout.
 
 usage: stragglers.py LATEEN"""
 import json
@@ -19,7 +19,7 @@ p, pids = begin(2, {"out": out, "steps": 1000000, "guard.slow": 0.5, "guard.slow
 
 
 def named(rank):
-    """How often it was said that this rank is slow."""
+    """How often this rank was reported as slow."""
     return [e for e in events(out, "straggler") if e["rank"] == rank and e["slow"]] if os.path.exists(out + "/events.jsonl") else []
 
 

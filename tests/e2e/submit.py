@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`lateen submit`: what is refused, what the batch script says, and what it does with srun, sinfo, squeue, scontrol and scancel replaced. submit.py LATEEN."""
+"""`lateen submit`: what is refused, what the batch script contains, and what it does when srun, sinfo, squeue, scontrol and scancel are replaced. submit.py LATEEN."""
 import os
 import shutil
 import signal
@@ -92,7 +92,7 @@ tool("sbatch", f'cp "$1" "{scratch}/job.sh"; echo "Submitted batch job 7"')
 
 
 def job(status, fit="n1 n2 n3", nodes="n1 n2 n3", script=None, wait=True, **env):
-    """The result, what srun was called with, and what Slurm was told."""
+    """The result, the arguments of srun, and the calls of Slurm's other commands."""
     for name, text in (("fit", fit), ("nodes", "".join(f"{n} idle\n" if n[-1] != "*" else f"{n[:-1]} down*\n" for n in nodes.split())), ("srun", ""), ("told", ""), ("asked", "")):
         with open(f"{scratch}/{name}", "w") as f:
             f.write("\n".join(text.split()) if name == "fit" else text)

@@ -9,7 +9,8 @@ class Tap:
         self.detail_chars = detail_chars
 
     def check(self, name, ok, detail=""):
-        """One result. What is shown of a failure is one line, so that none of it reads as TAP."""
+        """One result. Details of a failure are printed as one line, so that none of it reads as
+        TAP."""
         self.count += 1
         self.failed += not ok
         why = "" if ok else "\n  # " + " ".join(str(detail)[:self.detail_chars].splitlines())
@@ -20,7 +21,7 @@ class Tap:
         print(f"ok {self.count} - {name} # SKIP {why}", flush=True)
 
     def case(self, function):
-        """A test that dies is a failure like any other, and the rest still runs."""
+        """A test that raises an exception is a failure like any other, and the rest still runs."""
         try:
             function()
         except Exception as e:
@@ -28,6 +29,6 @@ class Tap:
         return function
 
     def end(self):
-        """The plan; what the script leaves with."""
+        """Print the plan; returns the exit status of the script."""
         print(f"1..{self.count}")
         return int(self.failed > 0)

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""What a run tells while it trains: /metrics for Prometheus and as OpenMetrics, event files for TensorBoard, messages as JSON, where its time went; and what
-`lateen health --listen` tells of a node. telemetry.py LATEEN. Standard library; promtool where it is; prometheus_client and tensorboard if they are installed."""
+"""What a run reports while it trains: /metrics for Prometheus and as OpenMetrics, event files for TensorBoard, messages as JSON, where its time went; and what `lateen health --listen` reports about a node. telemetry.py LATEEN. Standard library; promtool where it is; prometheus_client and tensorboard if they are installed."""
 import glob
 import json
 import math
@@ -37,7 +36,7 @@ def train(out, *words, wait=True, env=None):
 
 
 def address(p):
-    """Of /metrics, from what the process says."""
+    """The address of /metrics, from the process's messages."""
     for line in p.stderr:
         found = re.search(r"metrics: (http://\S+)/metrics", line)
         if found:
@@ -64,7 +63,7 @@ def samples(text):
 
 
 def promtool(name, text, known=()):
-    """promtool's linter says nothing but of names that are someone else's."""
+    """promtool's linter complains only about names that others chose."""
     if not shutil.which("promtool"):
         tap.skip(name, "promtool is not installed (packages-test.txt: prometheus)")
         return
@@ -74,7 +73,8 @@ def promtool(name, text, known=()):
 
 
 def openmetrics(name, text):
-    """Rules of the format that can be seen line by line; and the reference parser, if it is installed."""
+    """Rules of the format that can be checked line by line; and the reference parser, if it is
+    installed."""
     types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
     counters = [n for n, kind in types.items() if kind == "counter"]
     bounds = re.findall(r'le="([^"]*)"', text)
@@ -134,7 +134,8 @@ def message(data):
 
 
 def events(path):
-    """[(wall time, step, {tag: value}, other fields)]; a record with a wrong checksum is an error."""
+    """[(wall time, step, {tag: value}, other fields)]; a record with a wrong checksum is an
+    error."""
     with open(path, "rb") as f:
         data = f.read()
     at, all_ = 0, []

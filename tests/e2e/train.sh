@@ -64,7 +64,8 @@ ok "... equal" test "$(weights whole)" = "$(weights threads)"
 ok "a Gemma of fewer layers than its window's period is saved" run gemma --model.family gemma3
 ok "a finished run run again does nothing" run whole
 
-# Hold process $pid at its fifth step: thirty of these steps may take less than a tenth of a second.
+# Stop process $pid at its fifth step: thirty of these steps may take less than a tenth of a
+# second.
 hold() { # folder
     until [ -e "$work/$1/checkpoints/step-000000005" ] || ! kill -0 "$pid"; do :; done
     kill -STOP "$pid"
@@ -81,7 +82,7 @@ stopped() { # how: a shell command that stops process $pid
 }
 ok "SIGTERM: saved, exit 75, resumed bit for bit" stopped 'kill -TERM $pid'
 for signal in HUP USR1 USR2 XCPU; do ok "SIG$signal likewise" stopped "kill -$signal \$pid"; done
-hung_up() { # nohup has SIGHUP ignored: the run goes on to its end.
+hung_up() { # nohup has SIGHUP ignored: the run continues to its end.
     nohup "$lateen" train "$work/recipe.yaml" --out "$work/nohup" >/dev/null 2>"$work/log" &
     pid=$!
     hold nohup
@@ -90,7 +91,7 @@ hung_up() { # nohup has SIGHUP ignored: the run goes on to its end.
     wait "$pid" && [ "$(weights nohup)" = "$(weights whole)" ]
 }
 ok "under nohup SIGHUP is nothing" hung_up
-no_reader() { # The reader of its messages goes away.
+no_reader() { # The reader of its messages disappears.
     "$lateen" train "$work/recipe.yaml" --out "$work/piped" --log.plain_every 0 2>&1 | head -n 1 >/dev/null
     [ "${PIPESTATUS[0]}" -eq 0 ] && [ "$(weights piped)" = "$(weights whole)" ]
 }
@@ -132,7 +133,9 @@ printf 'steps: 5\nsteps: 6\n' >"$work/twice.yaml"
 ok "a key twice" bash -c "'$lateen' train '$work/twice.yaml' --out '$work/x' 2>'$work/log'; [ \$? -eq 1 ]"
 ok "unreadable recipe" bash -c "'$lateen' train '$work/none.yaml' --out '$work/x' 2>'$work/log'; [ \$? -eq 1 ] && grep -q none.yaml '$work/log'"
 
-disk_full() { # Files may not grow over 40 KiB: the save fails, the message says so, no half checkpoint stays.
+# Files may not grow beyond 40 KiB: the save fails, the message says so, and no partial checkpoint
+# is left.
+disk_full() {
     (trap '' XFSZ; ulimit -f 40; run full --steps 10)
     [ $? -eq 1 ] && says 'not saved: write .*(File too large|No space)' && [ -z "$(ls "$work/full/checkpoints")" ]
 }

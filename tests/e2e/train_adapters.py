@@ -1,5 +1,4 @@
-"""Adapters that are trained at once beside one model end as if each had been trained alone: losses, gradient norms and weights; with other data, ranks, modules, rates and steps; when they go
-on from checkpoints, also of different steps; while one of them diverges; and on two ranks, where tests/unit/parallel/test_adapters_at_once.c has more meshes. Standard library only; TAP on stdout.
+"""Adapters of one model that are trained at once end as if each had been trained alone: losses, gradient norms and weights; with different data, ranks, modules, rates and steps; when they resume from checkpoints, also of different steps; while one of them diverges; and on two ranks, where tests/unit/parallel/test_adapters_at_once.c has more meshes. Standard library only; TAP on stdout.
 
 usage: train_adapters.py LATEEN [--device DEVICE]"""
 import json
@@ -18,7 +17,8 @@ from tap import Tap
 lateen, golden = sys.argv[1], "tests/golden/sft"
 device = sys.argv[3] if len(sys.argv) > 3 else "cpu"
 tap = Tap()
-LOSS, NORM, WEIGHT = 1e-5, 1e-4, 2e-4  # Rows of all are summed in products of other shapes than those of one.
+# The rows of all adapters are summed in products with other shapes than the rows of one.
+LOSS, NORM, WEIGHT = 1e-5, 1e-4, 2e-4
 COMMON = {"device": device, "model.init": golden, "data.train": f"{golden}/chat.jsonl", "data.seq": 64, "batch.size": 4, "steps": 12, "threads": 2, "sample.tokens": 0, "lr.schedule": "constant", "lora.rank": 4, "checkpoint.every": 2,
           "checkpoint.keep_last": 9}
 ADAPTERS = {
@@ -30,7 +30,7 @@ ADAPTERS = {
 
 
 def write(name, common, adapters):
-    """YAML, whose every value JSON can say."""
+    """YAML in which every value is also JSON."""
     lines = [f"{k}: {json.dumps(v)}" for k, v in common.items() if v is not None] + ["adapters:"]
     for adapter, options in adapters.items():
         lines.append(f"  {adapter}: " + json.dumps({k: v.format(work=work) if isinstance(v, str) else v for k, v in options.items()}))
@@ -69,7 +69,7 @@ def bits(out):
 
 
 def apart(one, other):
-    """What of two runs of an adapter differs; "": nothing."""
+    """How two runs of an adapter differ; "": not at all."""
     for kind, near in (("train", {"loss": LOSS, "grad_norm": NORM, "lr": 0, "tokens": 0}), ("eval", {"loss": LOSS, "tokens": 0})):
         a, b = rows(one, kind), rows(other, kind)
         if [r["step"] for r in a] != [r["step"] for r in b]:
@@ -105,7 +105,8 @@ with tempfile.TemporaryDirectory() as work:
     wrong = {name: apart(f"{micro}/{name}", f"{work}/alone/{name}") for name in ADAPTERS} if done.returncode == 0 else done.stderr[-400:]
     tap.check("rows of a step in several passes", done.returncode == 0 and not any(wrong.values()), wrong)
 
-    # Two ranks that divide each row, which "short" cuts on one rank; then two that have half of the layers each.
+    # Two ranks that divide each row, which "short" shortens on one rank; then two that have half
+    # of the layers each.
     mesh, legal = f"{work}/mesh", ADAPTERS["legal"]
     first = on_ranks(write("mesh.yaml", {**COMMON, "out": mesh, "mesh": "cp=2", "threads": 1}, {**ADAPTERS, "legal": {**legal, "steps": 6}}), "--steps", "6")
     second = on_ranks(write("mesh.yaml", {**COMMON, "out": mesh, "mesh": "pp=2", "threads": 1}, ADAPTERS), launch=("--retries", "1"))
@@ -120,7 +121,8 @@ with tempfile.TemporaryDirectory() as work:
     done = on_ranks(write("mesh.yaml", {**COMMON, "out": f"{work}/replay", "mesh": "dp=2", "guard.replay": 2}, {"a": {}}))
     tap.check("refused: guard.replay", done.returncode == 1 and "not computed again with several adapters at once" in done.stderr, f"{done.returncode}: {done.stderr[-300:]}")
 
-    # A rank is killed. The other one keeps its process, and both go on to the bits of a run that nobody disturbed.
+    # A rank is killed. The other one keeps its process, and both end with the bits of an
+    # undisturbed run.
     pair = {"first": {"optim.lr": 1e-3}, "second": {"lora.rank": 2}}
     for name in ("calm", "killed"):
         out = f"{work}/{name}"
@@ -137,7 +139,7 @@ with tempfile.TemporaryDirectory() as work:
     wrong = [name for name in pair if process.returncode == 0 and bits(f"{work}/killed/{name}") != bits(f"{work}/calm/{name}")]
     tap.check("a rank is killed, the other one keeps its process: the same bits", process.returncode == 0 and "ended by signal 9" in said and "ended with status 76" not in said and not wrong, wrong or said[-600:])
 
-    # Half of the steps, then the rest: the same bits. legal has all of its steps at once.
+    # Half of the steps, then the rest: the same bits. legal takes all of its steps at once.
     parts = f"{work}/parts"
     first = train(write("parts.yaml", {**COMMON, "out": parts}, {**ADAPTERS, "legal": {**ADAPTERS["legal"], "steps": 6}}), "--steps", "6")
     second = train(write("parts.yaml", {**COMMON, "out": parts}, ADAPTERS))
@@ -152,7 +154,7 @@ with tempfile.TemporaryDirectory() as work:
     wrong = {name: apart(f"{many}/{name}", f"{work}/alone/{name}") for name in ADAPTERS} if done.returncode == 0 else done.stderr[-400:]
     tap.check("continued from different steps", done.returncode == 0 and not any(wrong.values()), wrong)
 
-    # An adapter whose loss is not finite leaves; the others end as ever.
+    # An adapter whose loss is not finite leaves; the others end as usual.
     bad = f"{work}/bad"
     for who, run, more in (("one diverges", train, {}), ("one diverges on two ranks", on_ranks, {"mesh": "tp=2", "threads": 1, "out": f"{bad}-2"})):
         out = more.get("out", bad)
@@ -160,7 +162,7 @@ with tempfile.TemporaryDirectory() as work:
         wrong = {name: apart(f"{out}/{name}", f"{work}/alone/{name}") for name in ADAPTERS} if "wild" in done.stderr else done.stderr[-400:]
         tap.check(f"{who}, the others do not notice", done.returncode == 1 and "adapter wild" in done.stderr and not any(wrong.values()), wrong or done.stderr[-300:])
 
-    # The file `exit` stops all, and everything is saved.
+    # The file `exit` stops all runs, and everything is saved.
     for ranks, start, mesh in (1, (), ""), (2, ("launch", "--ranks", "2"), "cp=2"):
         long = f"{work}/long-{ranks}"
         recipe = write("long.yaml", {**COMMON, "out": long, "steps": 1000000, "checkpoint.every": 0, "mesh": mesh}, {k: {**v, "steps": 1000000} for k, v in ADAPTERS.items()})

@@ -1,4 +1,4 @@
-"""Checkpoints that are written while the run goes on (checkpoint.async), on a disk that is slow to sync (tests/inject). Standard library only; needs a C compiler; TAP on stdout.
+"""Checkpoints that are written in the background (checkpoint.async), on a disk that is slow to sync (tests/inject). Standard library only; needs a C compiler; TAP on stdout.
 
 usage: train_async.py LATEEN"""
 import glob
@@ -44,7 +44,7 @@ def steps(out):
 
 
 def bits(out, step=12):
-    """Digests of all numbers of a checkpoint, and where it stands in the data."""
+    """Digests of all numbers of a checkpoint, and its position in the data."""
     folder = f"{out}/checkpoints/step-{step:09}"
     manifest = json.load(open(folder + "/manifest.json"))
     files = {os.path.basename(p): hashlib.sha256(open(p, "rb").read()).hexdigest() for p in glob.glob(folder + "/*.safetensors")}
@@ -52,7 +52,8 @@ def bits(out, step=12):
 
 
 def kill_behind(name, ranks, **changed):
-    """Kill the run when it is two steps behind step 8, whose checkpoint is being written; run it again."""
+    """Kill the run when it is two steps past step 8, whose checkpoint is being written; run it
+    again."""
     out = f"{work}/{name}"
     process = subprocess.Popen(command(out, ranks, changed), env=settings(5 * SYNC_MS), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     until = time.monotonic() + 60
@@ -97,7 +98,7 @@ def killed():
 def disk_full():
     out = f"{work}/full"
     os.makedirs(out)
-    open(out + "/checkpoints", "w").close()  # No folder can be made here.
+    open(out + "/checkpoints", "w").close()  # No folder can be created here.
     done, _ = train("full", checkpoint_async="true")
     tap.check("a thread that cannot write ends the run and says why", done.returncode == 1 and f"{out}/checkpoints" in done.stderr, done.stderr[-300:])
 

@@ -20,11 +20,11 @@ SMALL = {"model.vocab": 64, "model.layers": 1, "model.width": 16, "model.heads":
          "data.train": golden + "tokens"}
 tap = Tap()
 check = tap.check
-os.environ.pop("LATEEN_PEAK_GFLOPS", None)  # Here the peak is measured, as users' runs measure it.
+os.environ.pop("LATEEN_PEAK_GFLOPS", None)  # Here the peak is measured, as in users' runs.
 
 
 def train(out, **options):
-    """Lines of metrics by kind, and the checkpoints' steps."""
+    """Lines of metrics by kind, and the steps of the checkpoints."""
     args = {**SMALL, **{k.replace("__", "."): v for k, v in options.items()}, "out": out}
     done = subprocess.run([lateen, "train"] + [w for n, v in args.items() for w in (f"--{n}", str(v))], capture_output=True, text=True)
     if done.returncode != 0:
@@ -41,7 +41,7 @@ def steps(rows):
 
 
 with tempfile.TemporaryDirectory() as work:
-    # ---- When ----
+    # ---- When something happens ----
     valid = {"data__valid": golden + "valid", "eval__rows": 6}
     sampled = {"data__tokenizer": TOKENIZER, "model__vocab": 2048, "sample__tokens": 3}
     k, saved = train(work + "/when", steps=11, eval__every=3, checkpoint__every=4, checkpoint__keep_last=9, sample__every=5, log__every=2, **valid, **sampled)
@@ -59,10 +59,13 @@ with tempfile.TemporaryDirectory() as work:
     check("resumed: the same multiples", k and steps(k["eval"]) == [2, 4, 6, 7] and saved == [2, 4, 6, 7], (k and steps(k["eval"]), saved))
     check("and every step once", k and steps(k["train"]) == [1, 2, 3, 4, 5, 6, 7], k and steps(k["train"]))
 
-    # ---- What a line of metrics says of itself ----
-    start, rows = k["start"][-1], k["train"][4:]  # Of the second start: the peak is measured by each.
-    flops = 6 * start["active_parameters"] + 12 * SMALL["model.layers"] * SMALL["model.width"] * SMALL["data.seq"]  # Heads times their width is the model's.
-    shares = [(r["mfu"], r["tokens_per_s"] * flops / (start["peak_gflops"] * 1e9)) for r in rows]  # A rate above the peak has it measured anew.
+    # ---- Derived numbers in a line of metrics ----
+    # Those of the second start: each start measures the peak.
+    start, rows = k["start"][-1], k["train"][4:]
+    # The number of heads times their width is the width of the model.
+    flops = 6 * start["active_parameters"] + 12 * SMALL["model.layers"] * SMALL["model.width"] * SMALL["data.seq"]
+    # A rate above the peak makes the run measure it again.
+    shares = [(r["mfu"], r["tokens_per_s"] * flops / (start["peak_gflops"] * 1e9)) for r in rows]
     check("MFU: tokens a second times 6N + 12LHDT over the measured peak", all(0 < mfu <= 1 and mfu <= share * 1.00001 for mfu, share in shares)
           and (math.isclose(*shares[0], rel_tol=1e-5) or shares[0][1] > 1), shares)
     os.environ["LATEEN_PEAK_GFLOPS"] = "123456"
@@ -78,12 +81,13 @@ with tempfile.TemporaryDirectory() as work:
           and start["announced_bytes"] <= sum(start["memory"].values()), start)
 
     # ---- Rows of a validation ----
-    for rows, want in ((1, 16), (6, 96), (24, 384), (25, 399), (0, 399), (1000, 399)):  # 400 tokens: 24 rows, and 15 labels in one more.
+    # 400 tokens: 24 rows, and 15 labels in one more.
+    for rows, want in ((1, 16), (6, 96), (24, 384), (25, 399), (0, 399), (1000, 399)):
         k, saved = train(work + f"/rows{rows}", steps=1, data__valid=golden + "valid", eval__rows=rows, data__mask_eod="false", batch__size=2)
         got = k and k["eval"][0]["tokens"]
         check(f"eval.rows = {rows}: {want} labels", got == want, (got, saved))
 
-    # ---- Mixtures: of n rows each source gave its share, to one row, at any time ----
+    # ---- Mixtures: of n rows each source gave its share, up to one row, at any time ----
     for weights in ((3, 1), (1, 1, 1), (5, 2, 0.5), (0.1, 0.9)):
         names = []
         for i in range(len(weights)):
@@ -102,7 +106,7 @@ with tempfile.TemporaryDirectory() as work:
                 wrong.append((n, rows))
         check(f"a mixture of {weights}", not wrong, wrong)
 
-    # ---- Bits per byte: nats in all / ln 2 / bytes of the labels' texts ----
+    # ---- Bits per byte: total nats / ln 2 / bytes of the labels' texts ----
     with open(work + "/text.jsonl", "w") as f:
         for i in range(30):
             f.write(json.dumps({"text": f"Chapter {i}. It was a dark night; the café was naïve — {'ha ' * (i % 5)}and so on."}) + "\n")
@@ -114,7 +118,8 @@ with tempfile.TemporaryDirectory() as work:
     special = {t["id"] for t in model["added_tokens"] if t["special"]}
     n = (len(ids) - 1) // 16 * 16
     labels = ids[1:n + 1]
-    n_bytes = sum(0 if i in special else len(text_of[i]) for i in labels)  # In a byte-level vocabulary a character stands for a byte.
+    # In a byte-level vocabulary a character stands for a byte.
+    n_bytes = sum(0 if i in special else len(text_of[i]) for i in labels)
     k, saved = train(work + "/bits", steps=1, data__train=work + "/text", data__valid=work + "/text", data__tokenizer=TOKENIZER, model__vocab=4096, eval__rows=n // 16,
                      data__mask_eod="false", data__mask_documents="false")
     e = k and k["eval"][0]

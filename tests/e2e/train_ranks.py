@@ -1,5 +1,4 @@
-"""Runs of several ranks, started by mpirun: each of PyTorch's runs (tests/golden/train) on 2 and 3 ranks; a run that goes on with another number of ranks; a rank that
-is told to stop, stopped or killed; pipelines; meshes that are refused. Standard library only; TAP on stdout.
+"""Runs of several ranks, started by mpirun: each of PyTorch's runs (tests/golden/train) on 2 and 3 ranks; a run that resumes with another number of ranks; a rank that is told to stop, suspended or killed; pipelines; meshes that are refused. Standard library only; TAP on stdout.
 
 usage: train_ranks.py LATEEN [ranks | model]    ranks that divide the rows, or the model; both without"""
 import json
@@ -14,7 +13,8 @@ import time
 
 lateen, golden = sys.argv[1], "tests/golden/train/"
 count = failed = 0
-# PyTorch ran in double, this in float: a step differs by rounding, and steps add up (train_truth.py).
+# PyTorch computed in double, this in float: each step differs by rounding, and the differences
+# add up (train_truth.py).
 LOSS, NORM = 2e-5, 2e-4
 SMALL = {"data.train": golden + "tokens", "export": "false", "threads": 1, "model.layers": 2, "model.width": 32, "model.heads": 2, "model.vocab": 300, "data.seq": 16,
          "batch.size": 12, "lr.schedule": "constant"}
@@ -82,7 +82,7 @@ def beside_pytorch(work):
 
 
 def stages_beside_pytorch(work):
-    """Ranks that share the layers (pp), and the rows too."""
+    """Ranks that divide the layers (pp), and the rows too."""
     for i, run in enumerate(json.load(open(golden + "train.json"))):
         for mesh, ranks in (("pp=2", 2), ("pp=2,dp=2", 4)):
             out = f"{work}/stages-{i}-{ranks}"
@@ -99,7 +99,7 @@ def stages_beside_pytorch(work):
 
 
 def other_mesh(work):
-    """Saved on one mesh, and on at another: the run of one."""
+    """Saved on one mesh, and resumed on another: the result of one run."""
     out = f"{work}/meshes"
     deep = {**SMALL, "model.layers": 4, "batch.micro": 2}
     check("a run of four layers", train(0, {**deep, "out": out + "-one", "steps": 9}).returncode)
@@ -111,7 +111,8 @@ def other_mesh(work):
 
 
 def tokens_divided(work):
-    """PyTorch's runs again, the tokens of each row divided over 2 ranks: by every way of attention. Rows that do not divide are refused."""
+    """PyTorch's runs again, with the tokens of each row divided over 2 ranks, with every way of
+    attention. Rows that do not divide are refused."""
     ways = ("gather", "ulysses", "ring")
     for i, run in enumerate(json.load(open(golden + "train.json"))):
         out, way = f"{work}/cp-{i}", ways[i % 3]
@@ -125,7 +126,7 @@ def tokens_divided(work):
 
 
 def layers_beside_pytorch(work):
-    """Ranks that share the layers (tp), and the rows too."""
+    """Ranks that share the layers (tp), and divide the rows too."""
     for i, run in enumerate(json.load(open(golden + "train.json"))):
         for mesh, ranks, rows in (("tp=2", 2, 1), ("dp=2,tp=2", 4, 2)):
             out = f"{work}/tp-{i}-{ranks}"
@@ -151,7 +152,8 @@ def other_number_of_ranks(work):
 
 
 def zero(work):
-    """PyTorch's runs with a level of ZeRO each; a run that is saved in parts, continued at other levels, exported and converted, beside one rank's."""
+    """PyTorch's runs with each level of ZeRO; a run that is saved in parts, resumed at other
+    levels, exported and converted, against one on one rank."""
     for i, run in enumerate(json.load(open(golden + "train.json"))):
         out, level = f"{work}/zero-{i}", 1 + i % 3
         args = {"out": out, "data.train": golden + "tokens", "export": "false", "threads": 1, "mesh.zero": level, **run["args"]}
@@ -201,7 +203,7 @@ def begun(out, step, seconds=30):
 
 
 def rank_pids(out):
-    """Of the ranks of a run folder, in no order."""
+    """The ranks of a run folder, in no particular order."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: the trace of a step on all ranks, and what a run of several ranks reports of each. Standard library only; TAP on stdout.
+"""Where the time of a step goes: the trace of a step on all ranks, and what a run of several ranks reports about each. Standard library only; TAP on stdout.
 
 usage: train_times.py LATEEN
        train_times.py --trace FILE RANKS LAYERS MICRO_BATCHES   only check this trace, of a model whose layers are not divided; exit status 1 and a message if it is wrong"""
@@ -25,7 +25,8 @@ def read_trace(path):
 
 
 def wrong_nesting(events):
-    """A viewer draws the events of one row as a stack: each lies within the one below it, or behind it."""
+    """A viewer draws the events of one row as a stack: each lies within the one below it, or
+    after it."""
     stack = []
     for e in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
         while stack and stack[-1]["ts"] + stack[-1]["dur"] <= e["ts"] + SLACK_US:
@@ -37,7 +38,7 @@ def wrong_nesting(events):
 
 
 def wrong_format(trace, ranks):
-    """What the trace event format asks of complete and metadata events."""
+    """What the trace event format requires of complete and metadata events."""
     rows, names = defaultdict(list), set()
     for e in trace["traceEvents"]:
         if not (isinstance(e["pid"], int) and isinstance(e["tid"], int) and isinstance(e["name"], str) and isinstance(e["args"], dict)):
@@ -63,7 +64,7 @@ def of_rank(trace, rank, **members):
 
 
 def wrong_layers(trace, ranks, layers, micros):
-    """Each layer goes forward and backward once a micro-batch, within the step."""
+    """Each layer runs forward and backward once per micro-batch, within the step."""
     for rank in range(ranks):
         for word in ("forward", "backward"):
             for layer in range(layers):
@@ -76,12 +77,13 @@ def wrong_layers(trace, ranks, layers, micros):
 
 
 def call_of(e):
-    """What all members have in common; in an all-to-all each sends its own number of bytes."""
+    """What is equal for all members; in an all-to-all each sends its own number of bytes."""
     return e["name"], 0 if e["name"].startswith("all_to_all") else e["args"]["bytes"]
 
 
 def wrong_collectives(trace, ranks, group):
-    """Members make the same calls, and nobody ends one that somebody has not begun; in an all_to_all a member may receive nothing, so that it waits for nobody."""
+    """Members make the same calls, and no member ends a call before all have begun it; in an
+    all_to_all a member may receive nothing, so that it waits for no other."""
     calls = [sorted((e for e in of_rank(trace, r, cat="collective") if e["name"].endswith(" " + group)), key=lambda e: e["args"]["call"]) for r in range(ranks)]
     if not calls[0] or any(list(map(call_of, c)) != list(map(call_of, calls[0])) for c in calls):
         return f"calls of {group}: {[len(c) for c in calls]}"

@@ -11,7 +11,8 @@ import tempfile
 
 lateen, golden = sys.argv[1], "tests/golden/train/"
 count = failed = 0
-# PyTorch ran in double, this in float: a step differs by rounding, and steps add up.
+# PyTorch computed in double, this in float: each step differs by rounding, and the differences
+# add up.
 LOSS, NORM = 2e-5, 2e-4
 
 

@@ -1,5 +1,5 @@
-"""Jobs of fine-tuning that Slurm trains, with sbatch, squeue, sacct and scancel replaced: what follows from each of Slurm's answers, and how often it is asked. tests/e2e/tuning_slurm.py has
-a real Slurm. TAP on stdout. tuning_queue.py LATEEN MODEL TOKENIZER [all]      all: also what waits for long"""
+"""Jobs of fine-tuning that Slurm trains, with sbatch, squeue, sacct and scancel replaced: the effect of each of Slurm's answers, and how often it is asked. tests/e2e/tuning_slurm.py has
+a real Slurm. TAP on stdout. tuning_queue.py LATEEN MODEL TOKENIZER [all]      all: also cases with long waits"""
 import json
 import os
 import sys
@@ -21,7 +21,8 @@ def tool(name, text):
     os.chmod(f"{scratch}/bin/{name}", 0o755)
 
 
-# A file of the queue is the line of a job; one of the accounts is what sacct says of a number.
+# A file of the queue is the line of a job; a file of the accounts is what sacct prints about a
+# number.
 tool("sbatch", """case "$*" in *--test-only*) exit 0 ;; esac
 if [ -e closed ]; then echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)" >&2; exit 1; fi
 for script; do :; done
@@ -47,7 +48,7 @@ def send(s):
 
 
 def create(s, how="queue"):
-    """A job that Slurm has; with how "", perhaps not."""
+    """A job that was submitted to Slurm; with how "", perhaps not."""
     job = call(s, "POST", "/v1/fine_tuning/jobs", {"model": base, "training_file": send(s)})[1]["id"]
     if how:
         until(lambda: os.path.exists(f"{scratch}/queue/{job}") and state_file(job)["slurm_job"])
@@ -80,7 +81,7 @@ def said(s, job):
 
 
 def put(job, word, reason="None"):
-    """From now on Slurm says this of the job; its number."""
+    """From now on Slurm reports this about the job; returns its number."""
     path = f"{scratch}/queue/{job}"
     with open(path) as f:
         line = f.read().split("|")

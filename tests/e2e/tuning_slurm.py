@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Jobs of fine-tuning as jobs of a real Slurm of two nodes: one that succeeds while its server is killed and started again, one that its owner cancels, one that somebody else cancels,
-one that is paused and resumed, one whose trainer fails, one that exceeds its time limit, one that Slurm takes only later, one that was submitted by a server that died before it knew
-the number; and what is refused at the start. tuning_slurm.py LATEEN MODEL [TOKENIZER]. Skipped without Debian's slurm-wlm; needs root, as slurmd does."""
+"""Jobs of fine-tuning as jobs of a real Slurm of two nodes: one that succeeds while its server is killed and started again, one that its owner cancels, one that another user cancels,
+one that is paused and resumed, one whose trainer fails, one that exceeds its time limit, one that Slurm accepts only later, one that was submitted by a server that died before it knew its number; and what is refused at the start. tuning_slurm.py LATEEN MODEL [TOKENIZER]. Skipped without Debian's slurm-wlm; needs root, as slurmd does."""
 import glob
 import json
 import os
@@ -113,7 +112,7 @@ def number(job):
 
 
 def queue():
-    """{name: (state, number)} of what Slurm has not ended."""
+    """{name: (state, number)} of the jobs that Slurm has not ended."""
     r = run("squeue", "--noheader", "--format=%j|%T|%A")
     return {line.split("|")[0]: (line.split("|")[1], int(line.split("|")[2])) for line in r.stdout.splitlines()}
 
@@ -139,7 +138,7 @@ def refused():
 
 @tap.case
 def killed():
-    """The server is killed while Slurm trains; the job goes on, and the next server finds it."""
+    """The server is killed while Slurm trains; the job continues, and the next server finds it."""
     s = start()
     job = create(s, n=19)
     slurm_id = number(job)
@@ -170,12 +169,13 @@ def killed():
 
 @tap.case
 def ends():
-    """What ends a job before its time. All of them wait for two nodes with one core."""
+    """What ends a job early. All of these jobs wait for two nodes with one core."""
     os.makedirs(f"{scratch}/late")
     copy = shutil.copy(lateen, f"{scratch}/lateen")
     other_server = Server([copy, *command[1:]], *flags(where=f"{scratch}/late"))
     drain()
-    late = create(other_server, n=100)  # It exceeds its limit, because what it starts does not save when it is asked to.
+    # It exceeds its limit, because its program does not save when it is asked to.
+    late = create(other_server, n=100)
     run("scontrol", "update", f"JobId={number(late)}", "TimeLimit=1")
     with open(f"{scratch}/stubborn", "w") as f:
         f.write("#!/bin/bash\ntrap '' USR2\necho 'lateen: not yet' >&2\nwhile :; do sleep 1; done\n")
@@ -246,7 +246,7 @@ def again():
 
 @tap.case
 def later():
-    """A Slurm that does not take jobs now; a server that died between sbatch and its answer."""
+    """A Slurm that accepts no jobs at present; a server that died between sbatch and its answer."""
     s = start("--fine-tuning-sbatch", "--partition=closed")
     job = create(s, epochs=2)
     check("a job that Slurm does not take waits, and says why", until(lambda: any("is asked again" in m or "PartitionDown" in m for m in messages(s, job))) and get(s, job)["status"] == "queued",

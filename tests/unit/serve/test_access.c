@@ -1,5 +1,5 @@
-/* Who may call a server: by keys, models, hosts, origins and content types, as access.h says. A
- * request is parsed from its bytes. */
+/* Who may call a server: checks of keys, models, hosts, origins and content types, as access.h
+ * describes them. A request is parsed from its bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@ typedef struct {
     lt_call call;
 } asked;
 
-/* A request of the server, with these lines of its head. Close it. */
+/* Parse a request to the server with these header lines. Close it. */
 static void ask(asked *a, lt_server *s, const char *method, const char *lines) {
     char text[2000];
     const int n = snprintf(text, sizeof text, "%s /v1/models HTTP/1.1\r\n%s\r\n", method, lines);
@@ -74,12 +74,12 @@ static void keys(void **state) {
         }
         assert_string_equal(a.call.owner, rows[i].owner != NULL ? rows[i].owner : "");
         lt_http_parser_free(&a.head);
-        ask(&a, open, "POST", rows[i].lines); /* Needs none. */
+        ask(&a, open, "POST", rows[i].lines); /* It needs no key. */
         assert_true(lt_access_has_key(&a.call));
         assert_string_equal(a.call.owner, "");
         lt_http_parser_free(&a.head);
     }
-    /* A key by the name that files have of it. */
+    /* A key under the name that files have for it. */
     assert_true(lt_owner_name("second", name));
     assert_string_equal(lt_access_key_of(s, name), "second");
     assert_null(lt_access_key_of(open, name));
@@ -112,12 +112,12 @@ static void models(void **state) {
     free(s);
 }
 
-/* Requests of a server at 127.0.0.1. code: why it is refused; NULL: it is not. */
+/* Requests to a server at 127.0.0.1. code: why it is refused; NULL: it is accepted. */
 static void hosts_and_pages(void **state) {
     enum { KEYS = 1, NAMED = 2, OPEN = 4 };
     static const char site[] = "origin_not_allowed", host[] = "host_not_allowed";
     static const struct {
-        int how; /* KEYS: there is one; NAMED: --allowed-hosts and --cors; OPEN: no secret. */
+        int how; /* KEYS: there is a key; NAMED: --allowed-hosts and --cors; OPEN: no secret. */
         const char *method, *lines, *code;
     } rows[] = {
         {0, "GET", "", NULL},
@@ -142,7 +142,7 @@ static void hosts_and_pages(void **state) {
         {NAMED, "GET", "Host: m.example.org\r\n", host},
         {NAMED | KEYS, "GET", "Host: evil.com\r\n", host},
         {NAMED | KEYS, "GET", "Host: lm.example.org\r\n", NULL},
-        /* Pages. */
+        /* Requests that pages in a browser send. */
         {0, "POST", "Host: localhost:1\r\nOrigin: http://localhost:1\r\n", NULL},
         {0, "POST", "Host: localhost:1\r\nOrigin: http://localhost:2\r\n", site},
         {0, "POST", "Host: localhost:1\r\nOrigin: null\r\n", site},
@@ -159,7 +159,7 @@ static void hosts_and_pages(void **state) {
         {0, "GET", "Sec-Fetch-Site: cross-site\r\n", NULL},
         {0, "HEAD", "Sec-Fetch-Site: cross-site\r\n", NULL},
         {0, "DELETE", "Sec-Fetch-Site: cross-site\r\n", site},
-        /* Types that a page may send without asking. */
+        /* Content types that a page may send without a preflight request. */
         {0, "POST", "Content-Type: text/plain\r\n", "unsupported_media_type"},
         {0, "POST", "Content-Type: TEXT/plain; charset=utf-8\r\n", "unsupported_media_type"},
         {0, "POST", "Content-Type: text/plainer\r\n", NULL},
