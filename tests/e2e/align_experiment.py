@@ -102,7 +102,7 @@ def killed():
     p.send_signal(signal.SIGINT)
     said = p.communicate(timeout=60)[1]
     check("SIGINT stops it, or it had ended", p.returncode in (0, 75), (p.returncode, said))
-    check("and it goes on", run(file, "--out", os.path.join(where, "stopped"))[0] == 0 and read("stopped", "results.jsonl") == want[0])
+    check("and it continues", run(file, "--out", os.path.join(where, "stopped"))[0] == 0 and read("stopped", "results.jsonl") == want[0])
 
 
 @case
@@ -136,7 +136,7 @@ def methods():
     scores = [[cell[(k[0], "best", '{"n": %d}' % n, k[3], k[4])]["score"] for n in (1, 2, 4)] for k in plain]
     check("with the same seed more candidates never score less", all(a <= b <= c for a, b, c in scores), scores[:3])
     gold = [[cell[(k[0], "gold", '{"n": %d}' % n, k[3], k[4])]["right"] for n in (1, 4)] for k in plain]
-    check("with the reward gold more candidates are never wrong where fewer are right", all(a <= b for a, b in gold))
+    check("with the gold reward, more candidates are never wrong where fewer are right", all(a <= b for a, b in gold))
     kl = {json.dumps(r["parameters"]): r["kl"] for r in rows("whole", "summary.jsonl") if r["method"] == "best"}
     check("the bound of the divergence is log n - 1 + 1/n", all(abs(kl['{"n": %d}' % n] - (math.log(n) - 1 + 1 / n)) < 1e-6 for n in (1, 2, 4)), kl)
 
@@ -158,7 +158,7 @@ def wrong():
     for name, text, want in (("an unknown key", good + "colour: red\n", "colour"), ("an unknown method", good.replace("best_of_n", "best_of_m"), "best_of_m"),
                              ("an unknown field of a request", good.replace("max_tokens: 8", "max_token: 8"), "max_token"),
                              ("no methods", good.split("methods:")[0], "methods"), ("an unknown kind of problems", good.replace("arithmetic", "geometry"), "geometry"),
-                             ("a file that is not there", good.replace(TASK, TASK + "x"), TASK + "x"), ("a level out of range", good.replace("1-2", "1-9"), "level"),
+                             ("a file that does not exist", good.replace(TASK, TASK + "x"), TASK + "x"), ("a level out of range", good.replace("1-2", "1-9"), "level"),
                              ("an unknown key of a task", good.replace("shots", "shot"), "shot"), ("a seed that is there twice", good.replace("[1, 2, 3]", "[1, 2, 1]"), "seeds: 1 is listed twice"),
                              ("half a seed", good.replace("[1, 2, 3]", "[1, 2.5]"), "whole numbers"), ("two methods of one name", good.replace("soft,", "best,").replace("soft_best_of_n, n: [2, 4], temperature: [0.1, 1]", "best_of_n, n: [8, 4]"), "'best'"),
                              ("two tasks of one name", good.replace("sums", "phrases"), "'phrases'"), ("chat neither true nor false", good + "chat: 1\n", "chat must be")):

@@ -63,7 +63,7 @@ check("the usual values: powers of two; the table names the best", status == 0 a
 status, out, _ = run("--method", "soft_best_of_n", "--json")
 check("the usual temperatures", status == 0 and len(json.loads(out)["values"]) == 40, out)
 status, out, _ = run("--parameters", "1,2")
-check("the best at the edge of what was tried is told", "last value" in out, out)
+check("the summary says that the best is at the edge of what was tried", "last value" in out, out)
 bad = tempfile.NamedTemporaryFile("w")
 for name, text, flags, words in (("another method", "", ["--method", "rejection"], "no parameter to tune"), ("more than there are", "", ["--parameters", "4,13"], "12 samples"),
                                  ("values that fall", "", ["--parameters", "4,2"], "rising"), ("lists of different lengths", '{"proxy": [1, 2], "truth": [1]}', [], "line 2"),
@@ -74,5 +74,5 @@ for name, text, flags, words in (("another method", "", ["--method", "rejection"
     bad.flush()
     status, out, err = run(*flags, path=bad.name if text != "" else file.name)
     check(f"refused: {name}", status in (1, 2) and words in err, (status, err))
-check("a file that is not there", run(path="nowhere.jsonl")[0] == 1)
+check("a file that does not exist", run(path="nowhere.jsonl")[0] == 1)
 sys.exit(tap.end())

@@ -76,7 +76,7 @@ with tempfile.TemporaryDirectory() as work:
     for own in ({"prompt": "a", "completion": 5}, {"prompt": "a", "completion": [{"role": "user", "content": "b"}]}, {"prompt": "a", "completion": []},
                 {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "text", "text": "b"}]}]}):
         done = rewards(write(f"{work}/odd.jsonl", [own]), f"{work}/odd-out.jsonl")
-        check("a completion that is no text is refused, not drawn", "" if done.returncode == 1 and "odd.jsonl:1: " in done.stderr and "is neither a string nor" in done.stderr else (own, done.stderr[-300:]))
+        check("a completion that is not a text is refused, not sampled", "" if done.returncode == 1 and "odd.jsonl:1: " in done.stderr and "is neither a string nor" in done.stderr else (own, done.stderr[-300:]))
 
     # A process reward model: the lowest of the probabilities that transformers gives to the
     # steps.
@@ -117,8 +117,8 @@ with tempfile.TemporaryDirectory() as work:
     after = rewards(asked, part, prompts=5) if stopped else None
     same = os.path.exists(part) and open(part).read() == open(f"{work}/asked-out.jsonl").read()
     check("killed and started again, the file is the same", "" if same and (not stopped or "of these from an earlier start" in after.stderr) else after and after.stderr[-400:])
-    check("another temperature does not go on with it", said(other, "was made from other prompts, by another model or with other options") if stopped else "")
-    check("a file that is there is not written over", said(rewards(asked, part, prompts=5), "exists already"))
+    check("another temperature does not continue with it", said(other, "was made from other prompts, by another model or with other options") if stopped else "")
+    check("an existing file is not overwritten", said(rewards(asked, part, prompts=5), "exists already"))
     qrpo = train(f"{work}/qrpo", f"{work}/asked-out.jsonl", **{"objective.kind": "qrpo_norm", "objective.beta": 5})
     check("qrpo learns from it", "" if qrpo.returncode == 0 and "192 examples" in qrpo.stderr else qrpo.stderr[-400:])
 

@@ -46,12 +46,12 @@ def faults():
     wait_for(lambda: b"recovered" in open(f"{out}/events.jsonl", "rb").read() or p.poll() is not None)
     jump(-4000 * DAY)
     text = p.communicate(timeout=120)[0]
-    tap.check("a run through jumps of the clock meets no other fault than the one that it had", p.returncode == 0 and len(events(out, "fault")) == 1, f"{p.returncode} {text[-600:]}")
-    tap.check("and ends with the bits of one without", p.returncode == 0 and bits(out) == whole, "other bits")
+    tap.check("a run through jumps of the clock has no other fault than the one that it was given", p.returncode == 0 and len(events(out, "fault")) == 1, f"{p.returncode} {text[-600:]}")
+    tap.check("and ends with the bits of a run without", p.returncode == 0 and bits(out) == whole, "other bits")
     spans = [e["seconds"] for e in events(out) if "seconds" in e]
     restarts = [r["restart"] for r in map(json.loads, open(f"{out}/metrics.jsonl")) if r["kind"] == "goodput"]
     tap.check("the time between its attempts is that of the machine", restarts and all(0 < s < 60 for s in restarts), restarts)
-    tap.check("its phases last as long as they lasted", spans and all(0 <= s < 60 for s in spans), spans)
+    tap.check("the lengths of its phases are those of the machine's clock", spans and all(0 <= s < 60 for s in spans), spans)
 
 
 @tap.case

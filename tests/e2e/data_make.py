@@ -328,7 +328,7 @@ def splits():
     keys = {r["key"] for r in train} & {r["key"] for r in held}
     same = {parameters(r) for r in train} & {parameters(r) for r in held}
     tap.check("no held-out problem is a training problem", not keys and not same, (keys, list(same)[:3]))
-    tap.check("the drawing meets the same problems again", len({r["key"] for r in train}) < len(train) and len({r["key"] for r in held}) < len(held))
+    tap.check("the draws repeat problems", len({r["key"] for r in train}) < len(train) and len({r["key"] for r in held}) < len(held))
     by_parameters = {}
     for r in train + held:
         by_parameters.setdefault(parameters(r), set()).add(r["key"])
@@ -341,7 +341,7 @@ def splits():
 def ranges():
     whole = make("all", "--count", 3000, "--seed", 5)
     parts = [make("all", "--first", f, "--count", n, "--seed", 5, "--threads", t) for f, n, t in ((1700, 1300, 2), (0, 600, 1), (600, 1100, 3))]
-    tap.check("ranges made apart are the same bits", parts[1] + parts[2] + parts[0] == whole)
+    tap.check("ranges made separately have the same bits", parts[1] + parts[2] + parts[0] == whole)
     logic_alone = make("logic", "--count", 3000, "--seed", 5).splitlines()
     tap.check("problem i of all is problem i of its kind", whole.splitlines()[3::6] == logic_alone[3::6])
     tap.check("another seed makes others", make("all", "--count", 100, "--seed", 6) != make("all", "--count", 100, "--seed", 5))

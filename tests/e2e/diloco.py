@@ -172,7 +172,7 @@ def absent(work):
     """Site 1 is absent for two rounds, then takes part; then it is killed for good."""
     args = {**SMALL, "out": f"{work}/absent", "diloco.every": 4, "diloco.keep": 2}
     alone = {**args, "steps": 8, "diloco.deadline": 0.2}
-    check("a site alone goes on behind the deadline", start(alone, 0).wait(PATIENCE) and log_of(args, 0))
+    check("a site alone continues after the deadline", start(alone, 0).wait(PATIENCE) and log_of(args, 0))
     check("both", together({**args, "steps": 24}))
     met = [(r["round"], r["sites"]) for r in rows(args["out"], 0, "outer")]
     check("the late one takes part from then on", met != [(4, [0]), (8, [0])] + [(s, [0, 1]) for s in (12, 16, 20, 24)] and met)
@@ -204,10 +204,10 @@ def lagging(work):
         slow.send_signal(signal.SIGSTOP)
         wrong = start({**args, "diloco.deadline": 0.2}, 0).wait(PATIENCE) and log_of(args, 0)
         slow.send_signal(signal.SIGCONT)
-        check(f"{name}: a site that lags", wrong or slow.wait(PATIENCE) and log_of(args, 1))
+        check(f"{name}: a site that is late", wrong or slow.wait(PATIENCE) and log_of(args, 1))
         met = [(r["round"], r["sites"]) for r in rows(args["out"], 0, "outer")]
-        check(f"{name}: the other went on without it", met != [(s, [0, 1] if s in left else [0]) for s in (4, 8, 12, 16, 18)] and met)
-        check(f"{name}: it goes on where the other is", [r["step"] for r in rows(args["out"], 1, "train")] != list(range(1, 5 + overlap)) and rows(args["out"], 1, "train")[-1])
+        check(f"{name}: the other continued without it", met != [(s, [0, 1] if s in left else [0]) for s in (4, 8, 12, 16, 18)] and met)
+        check(f"{name}: it continues where the other is", [r["step"] for r in rows(args["out"], 1, "train")] != list(range(1, 5 + overlap)) and rows(args["out"], 1, "train")[-1])
         last = [weights(args["out"], site, 18) for site in range(2)]
         check(f"{name}: and has what the other has", [n for n in ("weights.safetensors", "outer.safetensors", "outer_momentum.safetensors") if last[0][n] != last[1][n]])
 
@@ -259,7 +259,7 @@ def bytes_sent(work):
             said = re.search(r"(\d+) times as much", log_of(args, 0))
             check("4 bits every 20 steps: over 100 times fewer bytes than gradients", not (said and near(int(said[1]), 20 * 4 / per_number, 0.02) and int(said[1]) > 100) and log_of(args, 0))
             page = open(f"{args['out']}/site-0/report.html").read()
-            check("they stand in the report", '"kind":"outer"' not in page.replace(" ", ""))
+            check("they are in the report", '"kind":"outer"' not in page.replace(" ", ""))
 
 
 def refused(work):

@@ -112,12 +112,12 @@ with tempfile.TemporaryDirectory() as work:
     kept = os.stat(f"{parts}/part-00002.safetensors").st_mtime_ns
     refused = train(f"{work}/no", "words", **{"distill.logprobs": parts})
     again = words_of(parts, 1.0, chat, "--part", "8", "--batch", "3")
-    check("a command that stopped goes on where it was", "" if again.returncode == 0 and "12 of these from an earlier start" in again.stderr and os.stat(f"{parts}/part-00002.safetensors").st_mtime_ns == kept else again.stderr[-400:])
-    check("and until it is done no run begins", said(refused, "distill.logprobs", "logprobs.json is not there"))
+    check("a command that was stopped continues where it was", "" if again.returncode == 0 and "12 of these from an earlier start" in again.stderr and os.stat(f"{parts}/part-00002.safetensors").st_mtime_ns == kept else again.stderr[-400:])
+    check("and no run begins until it is done", said(refused, "distill.logprobs", "logprobs.json is not there"))
     check("other options do not go into the same folder", said(words_of(parts, 2.0, chat, "--part", "8"), "part-00000.safetensors was made from other conversations, by another model or with other options"))
 
     for name in runs if everything else FEW:
-        check(f"20 steps of {name}, by TRL's losses", took(train(f"{work}/{name}", name), name, f"{work}/{name}"))
+        check(f"20 steps of {name} have TRL's losses", took(train(f"{work}/{name}", name), name, f"{work}/{name}"))
     check("files of several parts give the same steps", took(train(f"{work}/in-parts", "words", **{"distill.logprobs": parts, "batch.micro": 2}), "words", f"{work}/in-parts"))
     check("as do micro-batches beside a teacher", took(train(f"{work}/micro", "labels", **{"batch.micro": 2}), "labels", f"{work}/micro"))
     for level in ("selective", "full") if everything else ():

@@ -75,7 +75,7 @@ def a_model():
     check("a model answers, and the answers do not depend on how many run at once", first[0] == 0 and first[1] == again[1] and rows(path("a.jsonl")) == rows(path("b.jsonl")), first)
     check("no response goes beyond the limit or its stop", all("Question:" not in r["response"] for r in rows(path("a.jsonl"))) and len(rows(path("a.jsonl"))) == 12)
     scored = json.loads(first[1])
-    check("the tokens of an answer are told", 0 < scored.pop("tokens") <= 12, first)
+    check("the tokens of an answer are reported", 0 < scored.pop("tokens") <= 12, first)
     check("given again, they score the same", json.loads(run("--task", "gsm8k", problems, "--responses", path("a.jsonl"), "--json")[1]) == scored)
 
 

@@ -134,10 +134,10 @@ for name, files, recorded in [
     status, told = report(machine(files, recorded))
     check(f"ok: {name}", status == 0 and not bad(told), bad(told))
 status, told = report(machine(without=("proc/mounts", "dev/kmsg")))
-check("what cannot be read is told, and is neither ok nor bad", status == 0 and {s["what"] for s in told["skipped"]} == {"fs", "kernel log"} and
+check("what cannot be read is reported, and is neither ok nor bad", status == 0 and {s["what"] for s in told["skipped"]} == {"fs", "kernel log"} and
       not any(c["check"].startswith(("fs.", "disk.")) for c in told["checks"]), told["skipped"])
 status, told = report(machine(recorded={k: v for k, v in RECORDED.items() if k != "gpus"}))
-check("a driver that is not there: its GPUs are not judged, and the number on the bus is told", status == 0 and "PCI bus: 2" in told["skipped"][0]["why"], told)
+check("a missing driver: its GPUs are not judged, and the number on the bus is reported", status == 0 and "PCI bus: 2" in told["skipped"][0]["why"], told)
 status, told = report(machine({"proc/mounts": "/dev/sda1 / ext4 rw 0 0\n"}), mounts=())
 check("without --mounts, only what is mounted is judged", status == 0 and not bad(told) and not any(c["check"] == "fs.missing" for c in told["checks"]), bad(told))
 blank = {"proc/mounts": "/dev/sda1 / ext4 rw 0 0\nfs /scratch/my\\040data\\134x nfs rw,hard 0 0\n"}
@@ -208,7 +208,7 @@ with open(history) as f:
 with open(history, "w") as f:
     f.write(old.replace(f'"time":{int(time.time()) // 100000}', f'"time":{int(time.time()) // 100000 + 26}'))  # 30 days later
 status, told = checked(later)
-check("nor does what a clock that was ahead has written", value(told, "lemon.score") == 0 and value(told, "lemon.exclusions") == 0)
+check("nor does what was written under a clock that was ahead", value(told, "lemon.score") == 0 and value(told, "lemon.exclusions") == 0)
 with open(history, "w") as f:
     f.write(old.replace(f'"time":{int(time.time()) // 100000}', f'"time":{int(time.time()) // 100000 - 26}'))  # 30 days earlier
 status, told = checked(later)
@@ -222,7 +222,7 @@ check("the check that meets the cut line says so", any(
 checked(later)
 check("and the next line begins a line", len(lines()) == 3)
 r = run("--history", history, "--note", "tickets")
-check("an unknown note is refused with the nearest", r.returncode == 2 and "'ticket'" in r.stderr, r.stderr)
+check("an unknown note is refused, and the nearest one is named", r.returncode == 2 and "'ticket'" in r.stderr, r.stderr)
 
 with open(history) as f:
     good = f.read()
@@ -279,7 +279,7 @@ check("Slurm: a fit node is left alone", r.returncode == 0 and asked == "", aske
 r, asked = slurm(hot)
 check("Slurm: an unfit node is drained with the reason", asked == "update|NodeName=n7|State=DRAIN|Reason=lateen: drain: gpu.temperature_c gpu1 = 95, limit 93|\n", asked)
 r, asked = slurm(hot)
-check("Slurm: a second time nothing is asked", asked == "", asked)
+check("Slurm: the second time it is not called", asked == "", asked)
 r, asked = slurm(gone)
 check("Slurm: evict of a drained node keeps it drained, and ends its jobs", [line.split("|")[2] for line in asked.splitlines()] == ["State=DRAIN", "State=DOWN"] and
       asked.count("Reason=lateen: evict: gpu.xid_79 gpu1") == 2, asked)
@@ -316,7 +316,7 @@ r = run("--json", "--tier", "2", "--levels", "/dev/null", timeout=120)
 took = time.time() - start
 told = json.loads(r.stdout)
 products = [c for c in told["checks"] if c["check"] == "cpu.product_errors"]
-check("tier 2 on this machine: every core multiplies, and right", len(products) == len(os.sched_getaffinity(0)) and all(c["value"] == 0 for c in products) and
+check("tier 2 on this machine: every core multiplies correctly", len(products) == len(os.sched_getaffinity(0)) and all(c["value"] == 0 for c in products) and
       value(told, "cpu.copy_gbps") > 0 and value(told, "cpu.gflops") > 0, products)
 if "long" in sys.argv:
     r = run("--json", "--tier", "3", "--burn-s", "0.1", "--memory-share", "0.005", timeout=120)
@@ -326,11 +326,11 @@ check("tier 2 of a recorded machine is refused", r.returncode == 2 and "tier 1 o
 
 for words, needs in ((("--every-s", "5"), "--listen"), (("--burn-s", "1"), "--tier 3"), (("--memory-share", "0.1", "--tier", "2"), "--tier 3")):
     r = run(*words)
-    check(f"{words[0]} where nothing reads it is refused", r.returncode == 2 and f"has no effect without {needs}" in r.stderr, r.stderr)
+    check(f"{words[0]} is refused if nothing reads it", r.returncode == 2 and f"has no effect without {needs}" in r.stderr, r.stderr)
 os.makedirs(f"{scratch}/list")
 open(f"{scratch}/list/recorded.json", "w").write("[]")
 r = run("--machine", f"{scratch}/list")
-check("a recorded machine that is no object is not fit", r.returncode == 1 and "recorded.json is no JSON object" in r.stderr, r.stdout + r.stderr)
+check("a recorded machine that is not an object is not fit", r.returncode == 1 and "recorded.json is no JSON object" in r.stderr, r.stdout + r.stderr)
 
 # NVML: a library of that name with known readings.
 os.makedirs(f"{scratch}/lib")
@@ -342,12 +342,12 @@ gpus = {(c["check"], c["object"]): c["value"] for c in told["checks"] if c["obje
 expected = {"gpu.ecc_uncorrected": 13, "gpu.rows_pending": 1, "gpu.rows_failed": 0, "gpu.rows_remapped": 2, "gpu.temperature_c": 61, "gpu.memory_temperature_c": 77,
             "gpu.slowed_by_heat": 0, "gpu.slowed_by_hardware": 0, "gpu.power_brake": 0, "gpu.clock_share": 1980 / 1985, "gpu.pcie_width_share": 0.5,
             "gpu.nvlinks_down": 2}
-check("NVML: what the library says is what is judged", built.returncode == 0 and all(abs(gpus[k, "gpu0"] - v) < 1e-5 for k, v in expected.items()), (built.stderr, gpus))
+check("NVML: checks judge what the library reports", built.returncode == 0 and all(abs(gpus[k, "gpu0"] - v) < 1e-5 for k, v in expected.items()), (built.stderr, gpus))
 check("NVML: errors are summed over links that are up", abs(gpus["gpu.nvlink_errors_per_h", "gpu0"] / gpus["gpu.pcie_replays_per_h", "gpu0"] - 40 / 7) < 1e-3 and
       abs(gpus["gpu.ecc_corrected_per_h", "gpu0"] / gpus["gpu.pcie_replays_per_h", "gpu0"] - 3 / 7) < 1e-3, gpus)
 check("NVML: a GPU that does not answer is not judged", not any(o == "gpu1" for _, o in gpus), gpus)
 r = run("--json", env={**with_nvml, "LATEEN_TEST_NVML": "fail"})
-check("NVML: a driver that is not loaded is told", any("status 9" in s["why"] for s in json.loads(r.stdout)["skipped"]), r.stdout)
+check("NVML: a driver that is not loaded is reported", any("status 9" in s["why"] for s in json.loads(r.stdout)["skipped"]), r.stdout)
 print(f"# tier 2 took {took:.1f} s")
 shutil.rmtree(scratch)
 sys.exit(tap.end())

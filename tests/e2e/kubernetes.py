@@ -80,7 +80,7 @@ for path, d in manifests:
         check(f"{path}: {d['kind']} {d['metadata']['name']} is valid by Kueue's schema", kueue(d) == "", kueue(d))
         # Two of Kueue's rules in CEL.
         groups = d["spec"].get("resourceGroups", []) if d["kind"] == "ClusterQueue" else []
-        check(f"{path}: {d['metadata']['name']}: each flavor has a quota for each resource, and who borrows has a cohort",
+        check(f"{path}: {d['metadata']['name']}: each flavor has a quota for each resource, and a queue that borrows has a cohort",
               all([r["name"] for r in f["resources"]] == g["coveredResources"] and (d["spec"].get("cohortName") or not any("borrowingLimit" in r for r in f["resources"]))
                   for g in groups for f in g["flavors"]), groups) if groups else None
 
@@ -114,7 +114,7 @@ for path, d in manifests:
         check(f"{path}: `lateen {verb}` has these options", known[0] and not wrong, (wrong, words))
         ports = {p["name"] for p in c.get("ports", [])}
         probes = [c[p]["httpGet"] for p in ("startupProbe", "readinessProbe", "livenessProbe") if p in c]
-        check(f"{path}: its probes ask a port that it has", all(p["port"] in ports and p["path"] == {"serve": "/health", "health": "/healthz"}[verb] for p in probes), probes)
+        check(f"{path}: its probes ask a port that it serves", all(p["port"] in ports and p["path"] == {"serve": "/health", "health": "/healthz"}[verb] for p in probes), probes)
 
 policy = yaml.safe_load(open("recipes/policy.yaml"))
 queues = {d["metadata"]["name"]: d["spec"] for _, d in manifests if d["kind"] == "ClusterQueue"}

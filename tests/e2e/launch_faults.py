@@ -74,13 +74,13 @@ def goes_on(work):
     args = {"steps": 400, "checkpoint.every": 20}
     done = subprocess.run(command(3, {**args, "out": work + "/whole"}), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
     if done.returncode:
-        return check("a run that goes on behind restarts", done.stdout[-300:] + done.stderr[-500:])
+        return check("a run that continues after restarts", done.stdout[-300:] + done.stderr[-500:])
     out = work + "/broken"
     p, pids = begin(3, {**args, "out": out}, ("--retries", "3"))
     os.kill(pids[1], signal.SIGKILL)
     text = p.communicate(timeout=120)[0]
     a, b = losses(work + "/whole"), losses(out)
-    check("a killed rank, and the run goes on: the same losses", "" if p.returncode == 0 and "attempt 2 begins" in text and a == b and len(a) == 400 else
+    check("a rank is killed and the run continues: the same losses", "" if p.returncode == 0 and "attempt 2 begins" in text and a == b and len(a) == 400 else
           f"status {p.returncode}, {len(b)} steps of {len(a)}, the same: {a == b}: {text[-500:]}")
     now, before = (sorted(n for n in os.listdir(d) if n.startswith("rank-")) for d in (out, out + "/records-before"))
     blame = subprocess.run([lateen, "comm", "blame", out + "/records-before"], capture_output=True, text=True).stdout
@@ -118,7 +118,7 @@ def signals(work):
     # The ranks are programs that have just started, without handlers.
     p.send_signal(signal.SIGTERM)
     text = p.communicate(timeout=60)[0]
-    check("a launcher that is asked to stop before its ranks can save: nothing is lost", "" if p.returncode == 75 else f"status {p.returncode}: {text[-500:]}")
+    check("a launcher that is told to stop before its ranks can save: nothing is lost", "" if p.returncode == 75 else f"status {p.returncode}: {text[-500:]}")
     p, pids = begin(2, {**endless, "out": work + "/twice"}, ("--silent", "60"))
     os.kill(pids[1], signal.SIGSTOP)
     p.send_signal(signal.SIGINT)
@@ -132,7 +132,7 @@ def signals(work):
         p.send_signal(signal.SIGTERM)
         time.sleep(0.001)
     text = p.communicate(timeout=60)[0]
-    check("a launcher that is asked again and again until it has ended says that all is saved", "" if p.returncode == 75 and checkpoints(work + "/storm") else f"status {p.returncode}: {text[-500:]}")
+    check("a launcher that is told to stop repeatedly until it has ended says that all is saved", "" if p.returncode == 75 and checkpoints(work + "/storm") else f"status {p.returncode}: {text[-500:]}")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     p, pids = begin(2, {**endless, "out": work + "/nohup"}, ("--retries", "3"))
     signal.signal(signal.SIGHUP, before)
@@ -144,7 +144,7 @@ def signals(work):
         time.sleep(0.05)
     p.kill()
     text = p.communicate(timeout=60)[0]
-    check("under nohup SIGHUP is no wish to stop: the run goes on behind a fault", "" if "attempt 2 begins" in text else text[-500:])
+    check("under nohup SIGHUP does not stop the run: it continues after a fault", "" if "attempt 2 begins" in text else text[-500:])
 
 
 with tempfile.TemporaryDirectory() as folder:

@@ -83,7 +83,7 @@ def runs(h):
         secrets = [c for k in range(2) for q in h.processes(k) for c in (open(f"/proc/{q}/cmdline").read(),) if (t := variable_of(q, "LATEEN_TOKEN")) and t in c]
         text = p.communicate(timeout=120)[0]
         tap.check(f"{mesh}: two machines have the bits of one", p.returncode == 0 and bits(out) == whole(mesh), f"{p.returncode} {text[-900:]}")
-        tap.check(f"{mesh}: the other machine's ranks have a variable that is no UTF-8", variables == ["caf\udce9"] * 2, ascii(variables))
+        tap.check(f"{mesh}: the other machine's ranks have a variable that is not UTF-8", variables == ["caf\udce9"] * 2, ascii(variables))
         tap.check(f"{mesh}: two ranks on each, and no command line shows the token", seen == [[0, 1], [2, 3]] and not secrets, f"{seen} {secrets}")
 
 
@@ -96,7 +96,7 @@ def fault(name, disturb, says, kind, h, mesh="dp"):
     disturb(h, ranks_on(h, 1))
     text = p.communicate(timeout=120)[0]
     faults = [e for e in events(out, "fault")] if os.path.exists(out + "/events.jsonl") else []
-    tap.check(f"{name}: the run goes on, and ends with the bits of one without it", p.returncode == 0 and bits(out) == whole(mesh), f"{p.returncode} {text[-1500:]}")
+    tap.check(f"{name}: the run continues, and ends with the bits of one without it", p.returncode == 0 and bits(out) == whole(mesh), f"{p.returncode} {text[-1500:]}")
     tap.check(f"{name}: it is named", re.search(says, text) and [e["kind"] for e in faults] == [kind], f"{[(e['kind'], e['what']) for e in faults]} {text[-1500:]}")
     late = [float(x) for x in re.findall(r"noticed within ([0-9.]+) s", text)]
     tap.check(f"{name}: within 10 s", late and late[0] < 10, late)
@@ -139,7 +139,7 @@ def keeps_none(h):
     took = time.time() - began
     h.link(1, True)
     text = p.communicate(timeout=240)[0]
-    tap.check("--keep and a cable that stays out: the ranks that nobody reaches end", took < 30 and p.returncode == 0 and bits(out) == whole("dp"), f"{took:.1f} {p.returncode} {text[-1500:]}")
+    tap.check("--keep and a cable that stays unplugged: the ranks that cannot be reached end", took < 30 and p.returncode == 0 and bits(out) == whole("dp"), f"{took:.1f} {p.returncode} {text[-1500:]}")
     print(f"# --keep and a cable that stays out: its ranks had ended after {took:.1f} s", flush=True)
 
 
@@ -181,7 +181,7 @@ def cable(h):
     took = time.time() - began
     text = p.communicate(timeout=60)[0]
     h.link(1, True)
-    tap.check("a cable stays out: the ranks of both machines end before any deadline, and the launcher says which machine is silent",
+    tap.check("a cable stays unplugged: the ranks of both machines end before any deadline, and the launcher says which machine is silent",
               took < 20 and p.returncode == 76 and re.search(r"rank [23] on 10.77.0.2 has stopped answering: no heartbeat for 1.5 s", text), f"{took:.1f} {p.returncode} {text[-1200:]}")
     print(f"# a cable stays out: all ranks had ended after {took:.1f} s", flush=True)
 
@@ -201,7 +201,7 @@ def apart(h):
     took = time.time() - began
     cut(False)
     text = p.communicate(timeout=200)[0]
-    tap.check("two machines that do not reach each other: their ranks notice it as soon as the launcher would, and the run goes on when it is over",
+    tap.check("two machines that do not reach each other: their ranks notice it as soon as the launcher would, and the run continues when it is over",
               took < 15 and p.returncode == 0 and bits(out) == whole("dp") and "is not reached any more: " in text,
               f"{took:.1f} {p.returncode} {[line for line in text.splitlines() if not line.startswith('[0]')][-16:]} {bits(out) == whole('dp')}")
 
@@ -215,7 +215,7 @@ def flap(h):
         time.sleep(pause)  # How long the cable is unplugged is what is tested.
         h.link(1, True)
     text = p.communicate(timeout=120)[0]
-    tap.check("a cable is out for 0.2 and 1 s: the run goes on with the same bits", p.returncode == 0 and bits(out) == whole("dp"), text[-900:])
+    tap.check("a cable is unplugged for 0.2 and 1 s: the run continues with the same bits", p.returncode == 0 and bits(out) == whole("dp"), text[-900:])
 
 
 def refusals(h):

@@ -99,7 +99,7 @@ def refused(h, name, by, says, where=None, within=30, more=()):
     p = start(h, f"{at}/never", by, where, more)
     text = p.communicate(timeout=90)[0]
     took = time.time() - began
-    tap.check(f"{name}: said, and all ranks end", p.returncode in (1, 2, 76) and all(re.search(s, text) for s in says) and took < within, f"{took:.1f} s {p.returncode} {text[-900:]}")
+    tap.check(f"{name}: reported, and all ranks end", p.returncode in (1, 2, 76) and all(re.search(s, text) for s in says) and took < within, f"{took:.1f} s {p.returncode} {text[-900:]}")
     return took
 
 
@@ -127,12 +127,12 @@ def password(h):
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     os.close(fd)
-    tap.check("a machine that wants a password, at a terminal: no one is asked, and it is said", ended and b"Permission denied" in text and b"(status 255 of ssh)" in text, text[-900:])
+    tap.check("a machine that wants a password, at a terminal: nobody is asked, and the message says so", ended and b"Permission denied" in text and b"(status 255 of ssh)" in text, text[-900:])
 
 
 def names(h):
     refused(h, "a host key that is not known", login(known="empty"), ("Host key verification failed", r"the connection to 10.77.0.2 has ended"))
-    refused(h, "a name that no one knows", login(), ("no.such.machine.invalid has no IPv4 address here", "--address names"), "h0:1,no.such.machine.invalid:1")
+    refused(h, "a name that no server knows", login(), ("no.such.machine.invalid has no IPv4 address here", "--address names"), "h0:1,no.such.machine.invalid:1")
     refused(h, "a name that ssh does not know", login(), ("Could not resolve hostname", r"the connection to no.such.machine.invalid has ended"), "h0:1,no.such.machine.invalid:1",
             more=("--address", "10.77.0.1"))
     refused(h, "IPv6", login(), ("'::1' is not the name or the IPv4 address of a machine",), "h0:1,::1")
@@ -162,7 +162,7 @@ def fault(h, name, disturb, says):
     wait_for(lambda: p.poll() is not None or len(losses(out) if os.path.exists(out + "/metrics.jsonl") else ()) >= 12, 60)
     disturb(ranks_on(h, 1))
     text = p.communicate(timeout=120)[0]
-    tap.check(f"{name}: named, and the run goes on with the same bits", p.returncode == 0 and bits(out) == whole() and re.search(says, text) and events(out, "fault"), f"{p.returncode} {text[:1500]} {bits(out) == whole()}")
+    tap.check(f"{name}: named, and the run continues with the same bits", p.returncode == 0 and bits(out) == whole() and re.search(says, text) and events(out, "fault"), f"{p.returncode} {text[:1500]} {bits(out) == whole()}")
 
 
 def cut(ranks):
@@ -256,12 +256,12 @@ def spare_parts(h):
 
 def shrink(h):
     out, wrong, text = lose(h, "shrink", {}, ("--shrink", "--back", "0"), 2, wants=[(1, "lost", -1)], machines=2)
-    tap.check("without a spare the run goes on with fewer ranks, with the same bits", not wrong and sizes(out) == [4, 2] and "continues with 2 of 4 ranks" in text, wrong or sizes(out))
+    tap.check("without a spare the run continues with fewer ranks, with the same bits", not wrong and sizes(out) == [4, 2] and "continues with 2 of 4 ranks" in text, wrong or sizes(out))
 
 
 def grow(h):
     out, wrong, text = lose(h, "grow", {"steps": 4000}, ("--shrink", "--back", "1"), wants=[(1, "lost", -1), (1, "back", -1)], machines=2, back_s=14)
-    tap.check("the machine is there again: the run grows, with the same bits", not wrong and sizes(out) == [2, 1, 2] and [e["kind"] for e in events(out, "fault")] == ["silent", "grow"],
+    tap.check("the machine is back: the run grows, with the same bits", not wrong and sizes(out) == [2, 1, 2] and [e["kind"] for e in events(out, "fault")] == ["silent", "grow"],
               f"{wrong} {sizes(out)}")
 
 

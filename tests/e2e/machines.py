@@ -72,7 +72,7 @@ def lost(h):
     text = p.communicate(timeout=60)[0]
     left = [q for k in range(h.n) for q in ranks_on(h, k)]
     tap.check(f"one of {h.n} machines loses its power: the run ends on all, and nothing of it is left", p.returncode not in (0, None) and not left, f"{p.returncode} {left} {text[-600:]}")
-    goes_on("half of the machines go on from the newest checkpoint, with the bits of a run without a loss", h, list(range(h.n // 2)), out)
+    goes_on("half of the machines continue from the newest checkpoint, with the bits of a run without a loss", h, list(range(h.n // 2)), out)
 
 
 def network(h):
@@ -94,7 +94,7 @@ def flap(h):
         time.sleep(pause)  # How long the cable is unplugged is what is tested.
         h.link(2, True)
     text = p.communicate(timeout=120)[0]
-    tap.check("a cable is pulled and plugged again, for 0.2, 0.8 and 2 s: the run goes on with the same bits", p.returncode == 0 and bits(out) == whole, text[-900:])
+    tap.check("a cable is unplugged for 0.2, 0.8 and 2 s: the run continues with the same bits", p.returncode == 0 and bits(out) == whole, text[-900:])
 
 
 def partition(h, away=2):
@@ -117,7 +117,7 @@ def partition(h, away=2):
     text = p.communicate(timeout=30)[0]
     h.link(away, True)
     named = re.search(rf"lateen: \w+ \d+ of group .* \(\d members\): .*did not come, after {DEADLINE_S} s", text)
-    tap.check(f"the cable of host {away} is out: the ranks on both sides end, and name who did not come", bool(named), f"{took:.1f} s {text[-900:]}")
+    tap.check(f"the cable of host {away} is unplugged: the ranks on both sides end, and name the missing ones", bool(named), f"{took:.1f} s {text[-900:]}")
     print(f"# all ranks had ended {took:.1f} s after it, with a deadline of {DEADLINE_S} s", flush=True)
     newest = os.path.basename(checkpoints(out)[-1])
     goes_on(f"two of the others go on from {newest}, with the same bits", h, [k for k in range(4) if k != away][:2], out)

@@ -94,12 +94,12 @@ def behind_the_run():
         first.setdefault(key.split("/")[3], key.rsplit("/", 1)[1])
     tap.check("and deleted before them", status == 0 and steps() == {12: True, 16: True} and "step-000000008" in first and set(first.values()) == {"manifest.json"}, first)
     told = rows("one", "mirror")
-    tap.check("metrics tell of each", told and told[-1]["step"] == 16 and told[-1]["whole"] and told[-1]["bytes"] > 1000 and told[-1]["failed"] == 0, told)
+    tap.check("metrics report each", told and told[-1]["step"] == 16 and told[-1]["whole"] and told[-1]["bytes"] > 1000 and told[-1]["failed"] == 0, told)
     store.requests.clear()
     status = run("one", *MIRROR, "--steps", "16")
-    tap.check("a start behind the end sends nothing again", status == 0 and not [r for r in store.requests if r.method == "PUT" and "/step-" in r.path], said("one"))
+    tap.check("a start after the end sends nothing again", status == 0 and not [r for r in store.requests if r.method == "PUT" and "/step-" in r.path], said("one"))
     status = run("two", *MIRROR, "--resume", "none", machine="b")
-    tap.check("resume = none does not write over them", status != 0 and "holds 2 checkpoints" in said("two") and steps() == {12: True, 16: True}, said("two"))
+    tap.check("resume = none does not overwrite them", status != 0 and "holds 2 checkpoints" in said("two") and steps() == {12: True, 16: True}, said("two"))
 
 
 @timed
@@ -125,10 +125,10 @@ def another_machine():
         from_step = max(whole, default=0)
         got = losses("elsewhere")
         want = {s: l for s, l in losses("plain").items() if s > from_step}
-        tap.check(f"killed at {name} of step {at}: the other machine goes on from the one before, with the same bits", status == 0 and from_step == at - 4 and got == want
+        tap.check(f"killed at {name} of step {at}: the other machine continues from the previous checkpoint, with the same bits", status == 0 and from_step == at - 4 and got == want
                   and checkpoint("elsewhere") == checkpoint("plain"), f"{whole} {status} {got} {said('elsewhere')}")
-        tap.check("it says what it took", from_step == 0 or f"step {from_step} was fetched from s3://bucket/runs/one/checkpoints/" in said("elsewhere"), said("elsewhere"))
-        tap.check("and its mirror has no half checkpoint", all(steps().values()) and max(steps()) == 12, steps())
+        tap.check("it says which checkpoint it took", from_step == 0 or f"step {from_step} was fetched from s3://bucket/runs/one/checkpoints/" in said("elsewhere"), said("elsewhere"))
+        tap.check("and its mirror has no partial checkpoint", all(steps().values()) and max(steps()) == 12, steps())
 
 
 @timed
@@ -146,7 +146,7 @@ def damaged():
     for step in (8, 12):
         store.buckets["bucket"][f"runs/one/checkpoints/step-{step:09d}/weights.safetensors"] = Object(bytes(data))
     status = run("lost", *MIRROR, machine="c")
-    tap.check("if all are broken the run does not silently begin anew", status != 0 and "all 2 checkpoints" in said("lost") and not losses("lost"), said("lost"))
+    tap.check("if all are broken the run does not silently start from the beginning", status != 0 and "all 2 checkpoints" in said("lost") and not losses("lost"), said("lost"))
     store.fault = lambda r: ("status", 503, "SlowDown") if r.method == "GET" else None
     status = run("unknown", *MIRROR, machine="d")
     tap.check("nor if the mirror does not answer", status != 0 and "checkpoint.mirror" in said("unknown") and not losses("unknown"), said("unknown"))
@@ -158,11 +158,11 @@ def newer():
     fresh()
     assert run("back", *MIRROR, "--steps", "4") == 0
     assert run("away", *MIRROR, machine="b") == 0
-    tap.check("it goes on from the mirror elsewhere", min(losses("away")) == 5 and checkpoint("away") == checkpoint("plain"), said("away"))
+    tap.check("it continues elsewhere from the mirror", min(losses("away")) == 5 and checkpoint("away") == checkpoint("plain"), said("away"))
     status = run("back", *MIRROR, "--steps", "14")
     tap.check("and when it comes back, from the newer of both", status == 0 and "step 12 was fetched from" in said("back") and sorted(losses("back"))[-2:] == [13, 14], said("back"))
     status = run("back", *MIRROR, "--steps", "14", "--resume", path("back/checkpoints/step-000000012"))
-    tap.check("a folder that is given is what it goes on from", status == 0 and steps() == {12: True, 14: True}, f"{steps()} {said('back')}")
+    tap.check("a given folder is what it continues from", status == 0 and steps() == {12: True, 14: True}, f"{steps()} {said('back')}")
 
 
 @timed
@@ -179,7 +179,7 @@ def faults():
     store.fault = lambda r: ("status", 403, "AccessDenied") if r.method == "PUT" and is_of(r, 4) else None
     status = run("refused", *MIRROR)
     told = {r["step"]: r["whole"] for r in rows("refused", "mirror")}
-    tap.check("a checkpoint that cannot be sent is told and counted, and the run goes on", status == 0 and told.get(4) is False and told.get(12) is True
+    tap.check("a checkpoint that cannot be sent is reported and counted, and the run continues", status == 0 and told.get(4) is False and told.get(12) is True
               and rows("refused", "mirror")[-1]["failed"] == 1 and "AccessDenied" in said("refused") and losses("refused") == losses("plain"), f"{told} {said('refused')}")
     fresh()
     refusals = iter(range(2))
@@ -196,7 +196,7 @@ def faults():
 def told_at_once():
     fresh()
     status = run("nokeys", *MIRROR, machine="c", AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
-    tap.check("no keys: told before the first step", status != 0 and "checkpoint.mirror" in said("nokeys") and "AWS_ACCESS_KEY_ID" in said("nokeys") and not losses("nokeys"), said("nokeys"))
+    tap.check("no keys: reported before the first step", status != 0 and "checkpoint.mirror" in said("nokeys") and "AWS_ACCESS_KEY_ID" in said("nokeys") and not losses("nokeys"), said("nokeys"))
     store.fault = lambda r: ("status", 403, "AccessDenied") if r.method == "PUT" else None
     status = run("readonly", *MIRROR)
     tap.check("keys that may not write, too", status != 0 and "AccessDenied" in said("readonly") and not losses("readonly"), said("readonly"))
@@ -233,7 +233,7 @@ def ranks():
         for key in keys("runs/one/checkpoints/step-000000012/"):
             del store.buckets["bucket"][key]
         status = run("elsewhere", *MIRROR, *words, ranks=2, machine="b")
-        tap.check(f"two ranks, {name}: they go on elsewhere with the same bits", status == 0 and "step 8 was fetched from" in said("elsewhere")
+        tap.check(f"two ranks, {name}: they continue elsewhere with the same bits", status == 0 and "step 8 was fetched from" in said("elsewhere")
                   and {s: l for s, l in losses("two").items() if s > 8} == losses("elsewhere") and checkpoint("two") == checkpoint("elsewhere"), said("elsewhere"))
 
 

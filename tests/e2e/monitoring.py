@@ -217,13 +217,13 @@ def cluster_page():
     d = json.loads(r.stdout)
     empty = [k for k in ("up", "health", "checks", "values", "gpu_use", "gpu_temperature", "info", "step", "target", "step_s", "step_age", "checkpoint_age", "loss", "tokens_per_s",
                          "goodput", "losses", "alerts") if not d.get(k)]
-    check("lateen cluster: all that is asked of Prometheus is answered", not empty and d["errors"] == {}, (empty, d["errors"]))
+    check("lateen cluster: Prometheus answers all of its queries", not empty and d["errors"] == {}, (empty, d["errors"]))
     check("lateen cluster: nodes, jobs and hours of Slurm by field", [(n["node"], n["partition"], n["state"], n["reason"]) for n in d["nodes"]] == [("n1", "debug", "idle", "none"), ("n1", "long", "idle", "none"),
           ("n2", "long", "drained", "fan 3")] and d["jobs"][1]["name"] == HOSTILE and d["jobs"][0]["gres"] == "gres:gpu:2" and d["hours"][0] == {"tenant": "lab", "seconds": "3600", "tres": "billing=8,cpu=8,gres/gpu=2,mem=1G,node=1"}, d["nodes"])
     slurm("sacct", "", 1)
     r = run(lateen, "cluster", "--json", "--prometheus", "http://127.0.0.1:1", env=env)
     d = json.loads(r.stdout)
-    check("lateen cluster: what does not answer is told, the rest is there", set(d["errors"]) == {"prometheus", "sacct"} and len(d["nodes"]) == 3 and "up" not in d, d["errors"])
+    check("lateen cluster: what does not answer is named, and the rest is there", set(d["errors"]) == {"prometheus", "sacct"} and len(d["nodes"]) == 3 and "up" not in d, d["errors"])
     slurm("sacct", "lab|3600|gres/gpu=2\nlab|1800|gres/gpu:h100=4\nother|3600|cpu=8\n")
     p = start(*cluster("--listen", ":0", "--fresh-s", "0"), env=env, stderr=subprocess.PIPE)
     url = told(p, r"cluster: (http://\S+)/")
@@ -248,7 +248,7 @@ def cluster_page():
         begin = time.time()
         p.terminate()
         p.wait(timeout=60)
-    check("lateen cluster: it ends behind the command of Slurm that it waits for, not behind all three", p.returncode == 0 and time.time() - begin < 9, time.time() - begin)
+    check("lateen cluster: it ends after the command of Slurm that it waits for, not after all three", p.returncode == 0 and time.time() - begin < 9, time.time() - begin)
 
 
 def draw(url):
@@ -263,7 +263,7 @@ def draw(url):
         check(f"page, {name}: the node and what is wrong with it, alerts, the run, jobs, queues, hours", all(x in text for x in (
             "drain: gpu.ecc_uncorrected gpu0 = 13", "LateenNodeUnfit", "demo", "tokens/s", "productive", "fan 3", "PENDING (Resources)", "4.0")), text)
         check(f"page, {name}: a name is text", HOSTILE in text and b.js("document.title") == "Lateen cluster")
-        check(f"page, {name}: nothing hangs over", b.js("document.documentElement.scrollWidth <= window.innerWidth"))
+        check(f"page, {name}: nothing overflows", b.js("document.documentElement.scrollWidth <= window.innerWidth"))
         check(f"page, {name}: bands of goodput", b.js("document.querySelectorAll('#runs polygon').length") >= 3)
         b.js("document.documentElement.style.height = 'auto'")
         b.size(width, min(int(b.js("document.documentElement.scrollHeight")), 4000), mobile=width < 500)
@@ -283,7 +283,7 @@ def draw_unknown(url):
     facts = b.js("[...document.querySelectorAll('.fact b')].map(x => x.textContent).join(' ')")
     parts = b.js("['alerts', 'runs', 'nodes', 'queues', 'jobs'].map(x => document.getElementById(x).innerText).join('|')")
     check("page without any source: counts are unknown", facts == "? ? ? ? ? ?", facts)
-    check("page without any source: each part says who does not answer", parts.split("|") == [f"not known: {x} does not answer" for x in ("prometheus", "prometheus", "sinfo", "sinfo", "squeue")], parts)
+    check("page without any source: each part says which source does not answer", parts.split("|") == [f"not known: {x} does not answer" for x in ("prometheus", "prometheus", "sinfo", "sinfo", "squeue")], parts)
     b.close()
 
 
@@ -298,12 +298,12 @@ def ends_of_alerts():
     trainer.kill()
     trainer.wait()
     gone = told_of("firing", "LateenRunGone")
-    check("that a run has died, with the labels of its job", gone and gone[0]["job_id"] == "17" and gone[0]["tenant"] == "lab", alerted)
+    check("Alertmanager is told that a run has died, with the labels of its job", gone and gone[0]["job_id"] == "17" and gone[0]["tenant"] == "lab", alerted)
     with open(f"{scratch}/sd/runs.json.new", "w") as f:
         f.write("[]")
     os.rename(f"{scratch}/sd/runs.json.new", f"{scratch}/sd/runs.json")
     check("and that the alert is over when the job is", told_of("resolved", "LateenRunGone") != [], alerted)
-    check("while that of the node goes on", not any(a[:2] == ("resolved", "LateenNodeUnfit") for a in alerted), alerted)
+    check("while that of the node continues", not any(a[:2] == ("resolved", "LateenNodeUnfit") for a in alerted), alerted)
 
 
 try:

@@ -84,7 +84,7 @@ def spare():
 @tap.case
 def shrink():
     out, wrong, text = run("shrink", SAME, ("--nodes", "4", "--shrink", "--back", "0"), 1, want=[(1, "lost", -1)])
-    tap.check("without a spare the run goes on with fewer ranks: of three that are left two divide the rows", not wrong and sizes(out) == [4, 2] and "continues with 2 of 4 ranks" in text,
+    tap.check("without a spare the run continues with fewer ranks: of three that are left two divide the rows", not wrong and sizes(out) == [4, 2] and "continues with 2 of 4 ranks" in text,
               f"{wrong} {sizes(out)}")
     tap.check("mesh-invariant, it ends with the bits of one without a loss", bits(out) == whole)
 
@@ -115,7 +115,7 @@ if not quick:
         out, wrong, text = run("mesh", args, ("--nodes", "2", "--shrink", "--back", "0"), 1, want=[(1, "lost", -1)])
         want = undisturbed(4, {**args, "out": work.name + "/mesh-whole"})
         off = max(abs(a - b) for a, b in zip(losses(out).values(), want[6].values()))
-        tap.check("of dp=2,tp=2 one replica goes on, with the same rows in another order of sums", not wrong and sizes(out) == [4, 2] and bits(out)[:4] == want[:4] and off < 1e-3,
+        tap.check("of dp=2,tp=2 one replica continues, with the same rows in another order of sums", not wrong and sizes(out) == [4, 2] and bits(out)[:4] == want[:4] and off < 1e-3,
                   f"{wrong} {sizes(out)} {off}")
 
     @tap.case

@@ -90,7 +90,7 @@ with tempfile.TemporaryDirectory() as work:
                 except subprocess.TimeoutExpired:
                     pass
                 left = sorted(x for x in os.listdir(".") if x.startswith("cut"))
-                tap.check(f"{name}: what {number.name} cuts off is removed" if not ignored else f"{name}: an ignored {number.name} changes nothing",
+                tap.check(f"{name}: what {number.name} leaves incomplete is removed" if not ignored else f"{name}: an ignored {number.name} changes nothing",
                           (p.returncode == -number and left == []) if not ignored else (p.returncode in (None, 0) and left != []), (p.returncode, left))
                 p.kill()
                 p.wait()
@@ -102,9 +102,9 @@ with tempfile.TemporaryDirectory() as work:
         time.sleep(0.005)
     p.kill()
     p.wait()
-    tap.check("convert to a folder that SIGKILL cuts off: no folder of that name", p.returncode == -signal.SIGKILL and not os.path.exists("cut") and os.path.isdir("cut.tmp"), os.listdir("."))
+    tap.check("convert to a folder, ended by SIGKILL: no folder of that name", p.returncode == -signal.SIGKILL and not os.path.exists("cut") and os.path.isdir("cut.tmp"), os.listdir("."))
     done = run("convert", MODEL, "cut")
-    tap.check("what it has left is not taken for one's own", done.returncode != 0 and "cut.tmp exists already" in done.stderr and not os.path.exists("cut"), done)
+    tap.check("what it has left is not mistaken for a temporary folder of this command", done.returncode != 0 and "cut.tmp exists already" in done.stderr and not os.path.exists("cut"), done)
     shutil.rmtree("cut.tmp")
     done = run("convert", MODEL, "cut/")
     tap.check("and once it is removed, the folder is made", done.returncode == 0 and os.path.exists("cut/config.json") and not os.path.exists("cut.tmp"), done)
@@ -120,7 +120,7 @@ with tempfile.TemporaryDirectory() as work:
     leaves("data make --out of a link to standard output", ["data", "make", "all", "--out", "stdout"], "stdout", stat.S_ISLNK)
     tap.check("nothing is left beside them", not [x for x in os.listdir(".") if x.endswith(".tmp") or x.startswith("pipe.") or x.startswith("stdout.")], os.listdir("."))
     done = subprocess.run(["bash", "-c", f"cat {TOKENIZER} | {LATEEN} tokenize --tokenizer /dev/stdin --text x"], capture_output=True, text=True)
-    tap.check("a tokenizer from a pipe is refused as one", done.returncode != 0 and "pipe" in done.stderr, done)
+    tap.check("a tokenizer from a pipe is refused as a pipe", done.returncode != 0 and "pipe" in done.stderr, done)
 
     for ids, said in (("1 2 3", True), ("1,2", True), ("[1, 2]", True), ('{"ids": [1, 2]}', True), ("", True), ("1\t2\r\n3", True), ("abc", False), ("1.5", False),
                       ("1e3", False), ("0x10", False), ("-1", False), ("+5", False), ("1 2\0 3", False), ("99999999999999999999", False), ('{"ids": [1.5]}', False),

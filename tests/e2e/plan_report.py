@@ -48,7 +48,7 @@ def layouts():
         # Six operations per weight of a matrix, including the head's, and causal attention.
         flops = 6 * (PARAMS - VOCAB * WIDTH) + 6 * LAYERS * WIDTH * SEQ
         near(f"layout {i}: MFU", t["mfu"], flops * t["tokens_s_gpu"] / (PEAK_TFLOPS * 1e12), 2e-3)
-        tap.check(f"layout {i}: hardware's use is no less", t["hfu"] >= t["mfu"], t)
+        tap.check(f"layout {i}: hardware's use is no less than the model's", t["hfu"] >= t["mfu"], t)
         near(f"layout {i}: memory is the sum of its kinds", sum(m[k + "_bytes"] for k in KINDS), m["total_bytes"])
         # bf16 weights; gradients in fp32; a master copy and two moments in fp32, split among the data-parallel ranks.
         near(f"layout {i}: gradients", m["gradients_bytes"], 2 * m["weights_bytes"])

@@ -102,7 +102,7 @@ for draw in range(60):
     even = all(abs(g - q * sums[0][1] / sums[0][0]) <= 1 + 1e-9 for p, q, g in zip(priorities, quotas, now) if p == touched)
     if not (sum(now) == sum(quotas) - lack and sum(now) + min(slack_now, max(0, live - sum(now))) <= live and slack_now == max(0, slack - lost) and fair and even):
         wrong.append((text, live, slack_now, got))
-check("60 policies: nothing beyond what lives; slack, then the lowest priority, then in proportion", not wrong, wrong[:1])
+check("60 policies: never more than the working GPUs; slack is lost first, then the quotas of the lowest priority, in proportion", not wrong, wrong[:1])
 # The simulation of a trace: one GPU; "low" borrows it, "high" has it as its quota and takes it
 # after 60 s.
 with open(f"{scratch}/p.yaml", "w") as f:
@@ -119,7 +119,7 @@ TRACE = 'note,vc,arrival_s,scale_factor,run_s\n"a, b",high,10,1,20\n,low,0,1,100
 r = simulate(TRACE, "--json")
 told = json.loads(r.stdout)
 waits = {t["tenant"]: (t["jobs"], t["wait_mean_s"], t["preemptions"]) for t in told["tenants"]}
-check("a job is preempted and goes on", waits == {"high": (1, 50, 0), "low": (1, 20, 1), "all": (2, 35, 1)} and told["span_s"] == told["busy_gpu_s"] == 120, told)
+check("a job is preempted and continues", waits == {"high": (1, 50, 0), "low": (1, 20, 1), "all": (2, 35, 1)} and told["span_s"] == told["busy_gpu_s"] == 120, told)
 share = [20 / 70, 100 / 120]
 check("Jain's index of the shares of time in which jobs ran", abs(told["jain"] - sum(share) ** 2 / (2 * sum(x * x for x in share))) < 1e-9, told["jain"])
 check("the table says the same", "utilisation 100.0 %" in simulate(TRACE).stdout, simulate(TRACE).stdout)

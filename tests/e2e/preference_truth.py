@@ -98,11 +98,11 @@ def reference_of(out):
 with tempfile.TemporaryDirectory() as work:
     for name in runs if everything else FEW:
         done = train(f"{work}/{name}", name)
-        check(f"20 steps of {name}, as TRL takes them", done.stderr[-500:] if done.returncode != 0 else compare(name, f"{work}/{name}"))
+        check(f"20 steps of {name} equal TRL's", done.stderr[-500:] if done.returncode != 0 else compare(name, f"{work}/{name}"))
 
     plan = subprocess.run([lateen, "plan", "--model", f"{work}/dpo", "--json"], capture_output=True, text=True)
     start = lines(f"{work}/dpo", "start")[0]["memory"]
-    check("plan announces the memory that the run does", plan.stderr if plan.returncode != 0 else [(k, v, start.get(k)) for k, v in json.loads(plan.stdout)["memory"].items() if start.get(k) != v])
+    check("plan announces the memory that the run announces", plan.stderr if plan.returncode != 0 else [(k, v, start.get(k)) for k, v in json.loads(plan.stdout)["memory"].items() if start.get(k) != v])
 
     # Ranks, and runs that stop.
     for zero in (0, 1, 2) if everything else (1,):
@@ -131,7 +131,7 @@ with tempfile.TemporaryDirectory() as work:
     shutil.copytree(f"{work}/halves", f"{work}/lost")
     for f in os.listdir(f"{work}/lost/data"):
         os.remove(f"{work}/lost/data/{f}")
-    check("without the reference's numbers a run does not go on", said(train(f"{work}/lost", "dpo", steps=21), "reference-", "is missing", "20 steps are done"))
+    check("without the reference's numbers a run does not continue", said(train(f"{work}/lost", "dpo", steps=21), "reference-", "is missing", "20 steps are done"))
     with open(reference_of(f"{work}/halves"), "r+b") as f:
         f.seek(-3, 2)
         f.write(b"\x01")
@@ -168,7 +168,7 @@ with tempfile.TemporaryDirectory() as work:
 
     # The process reward model.
     config = json.load(open(f"{work}/prm-separator/model/config.json"))
-    check("a process reward model is a folder of transformers, and says what stands behind a step",
+    check("a process reward model is a folder of transformers, and names the separator after a step",
           "" if config["architectures"] == ["LlamaForTokenClassification"] and len(config["id2label"]) == 2 and config["step_separator"] == " is\n\n" else config)
     for name in ("score.weight", "score.bias"):
         ends = zip(scores(f"{work}/prm/model/model.safetensors", name), scores(f"{steps}/end/head.safetensors", name))
@@ -231,7 +231,7 @@ with tempfile.TemporaryDirectory() as work:
 
     if everything:
         shipped = subprocess.run([lateen, "train", "recipes/dpo-lora.yaml", "--out", f"{work}/shipped", "--lora.init", "", "--lora.rank", "4", "--steps", "1", "--lr.warmup", "0", "--sample.tokens", "0"], capture_output=True, text=True)
-        check("recipes/dpo-lora.yaml trains the model that comes with Lateen", shipped.stderr[-300:] if shipped.returncode != 0 or "44 examples" not in shipped.stderr else "")
+        check("recipes/dpo-lora.yaml trains the model that ships with Lateen", shipped.stderr[-300:] if shipped.returncode != 0 or "44 examples" not in shipped.stderr else "")
         out, more = f"{work}/killed", {"steps": 400, "checkpoint.every": 7, "data.shuffle": "rows"}
         whole_run = train(f"{work}/calm", "kto", **more)
         run = subprocess.Popen(words_of(out, "kto", more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -63,7 +63,7 @@ with tempfile.TemporaryDirectory() as work:
         first = train(f"{work}/killed", *command)
         left = sorted(os.listdir(f"{work}/killed/checkpoints"))
         again = train(f"{work}/killed", *command)
-        tap.check("a run killed while it judges goes on to the same bits", first.returncode == -signal.SIGKILL and left and again.returncode == 0
+        tap.check("a run killed while it judges continues to the same bits", first.returncode == -signal.SIGKILL and left and again.returncode == 0
                   and weights(f"{work}/killed") == weights(f"{work}/whole"), (first.returncode, left, again.stderr[-500:]))
         tap.check("and to the same metrics", [(r["step"], r["reward"], r["entropy"]) for r in lines(f"{work}/killed", "rl")]
                   == [(r["step"], r["reward"], r["entropy"]) for r in lines(f"{work}/whole", "rl")])
@@ -111,10 +111,10 @@ with tempfile.TemporaryDirectory() as work:
         one, two = train(f"{work}/one", *more), train(f"{work}/two", *more, ranks=2)
         a, b = (lines(f"{work}/{out}", "rl") for out in ("one", "two")) if one.returncode == two.returncode == 0 else ([], [])
         near = len(a) == len(b) == 4 and all(abs(x[k] - y[k]) < 1e-4 for x, y in zip(a, b) for k in ("reward", "reward_std", "equal_groups", "answer_tokens", "ended", "entropy", "mismatch", "questions"))
-        tap.check("two ranks ask and answer as one does", near, two.stderr[-600:] or one.stderr[-600:] or (a, b))
+        tap.check("two ranks ask and answer like one", near, two.stderr[-600:] or one.stderr[-600:] or (a, b))
         more[more.index("--steps") + 1] = "8"
         r = train(f"{work}/two", *more)
-        tap.check("one rank goes on from what two have done", r.returncode == 0 and len(lines(f"{work}/two", "rl")) == 8, r.stderr[-600:])
+        tap.check("one rank continues from what two have done", r.returncode == 0 and len(lines(f"{work}/two", "rl")) == 8, r.stderr[-600:])
         r = train(f"{work}/three", *more, "--rl.resample", "2", ranks=2)
         tap.check("dynamic sampling on two ranks is refused by name", r.returncode == 1 and "rl.resample = 2 with 2 ranks" in r.stderr, r.stderr[-500:])
         r = train(f"{work}/four", "--rl.rewards", "command", "--rl.command", "read -r line; exit 5", ranks=2)

@@ -87,7 +87,7 @@ def part():
         flip_bit(of_rank[0], os.path.getsize(of_rank[0]) - 9)
         done = subprocess.run(command(2, {**args, "out": out}), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
         ok = done.returncode == 0 and bits(out) == straight and "resumed at step 40 " in done.stderr and os.path.isdir(out + "/checkpoints/step-000000050.broken")
-        tap.check(f"the part of rank {rank} in the newest checkpoint is damaged: all ranks go on from the one before, and the same bits", ok,
+        tap.check(f"the part of rank {rank} in the newest checkpoint is damaged: all ranks continue from the previous one, with the same bits", ok,
                   f"{done.returncode} {done.stderr[-900:]} {[os.path.basename(f) for f in glob.glob(checkpoints(out)[-1] + '/*')]}")
 
 
@@ -115,7 +115,7 @@ def orphan():
     wait_for(lambda: len(losses(out)) > 0 and os.path.exists(out + "/lease/000000002.json"))
     first.send_signal(signal.SIGCONT)
     said = first.communicate(timeout=30)[0]
-    tap.check("an attempt that was replaced ends with status 77 and says who replaced it",
+    tap.check("an attempt that was replaced ends with status 77 and says what replaced it",
               first.returncode == 77 and re.search(r"\(epoch 1\) was replaced by epoch 2, process \d+ on ", said), f"{first.returncode} {said[-400:]}")
     second.send_signal(signal.SIGSTOP)
     third = alone(out, 2)
@@ -146,7 +146,7 @@ def requeue():
     tap.check("a fault of hardware puts the job back in the queue", p.returncode == 75 and queued == "requeue 77\n" and [e["queued"] for e in events(out, "requeue")] == [True],
               f"{p.returncode} {queued} {text[-400:]}")
     second, _ = begin(2, {**ARGS, "out": out}, SLURM_JOB_ID="77", SLURM_RESTART_COUNT="1")
-    tap.check("and the job goes on", second.wait(60) == 0 and bits(out)[1:] == whole[1:], "other bits")
+    tap.check("and the job continues", second.wait(60) == 0 and bits(out)[1:] == whole[1:], "other bits")
 
 
 def twice():

@@ -37,7 +37,7 @@ raw() {
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
     within python3 tests/e2e/serve_raw.py "$port" $name
     stop
-    say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+    say "SIGTERM ends it cleanly" $? "$(tail -3 "$dir/err")"
 }
 
 # A Python that has the modules; .ci/run installs what clients need into build/venv.
@@ -53,7 +53,7 @@ openai() {
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
     within "$python" tests/e2e/serve_openai.py "http://127.0.0.1:$port" $name
     stop
-    say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+    say "SIGTERM ends it cleanly" $? "$(tail -3 "$dir/err")"
 }
 
 # A template that opens the reasoning, and shows earlier reasoning, calls and tools.
@@ -74,7 +74,7 @@ bodies() { # For $SERVE_BODIES_S seconds.
     reasons || return
     within python3 tests/e2e/serve_bodies.py "$port" "${SERVE_BODIES_S:-10}"
     stop
-    say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+    say "SIGTERM ends it cleanly" $? "$(tail -3 "$dir/err")"
 }
 
 # What is kept between requests.
@@ -142,7 +142,7 @@ adapters() {
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
     within python3 tests/e2e/serve_adapters.py "http://127.0.0.1:$port" "$dir/lora" "$lateen" "${model[0]}" "$shared/tok512.bin"
     stop
-    say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+    say "SIGTERM ends it cleanly" $? "$(tail -3 "$dir/err")"
     local wrong code
     for wrong in "x=$dir/lora/other_base" "x=$dir/nothing" "$name=$dir/lora/red" "x=" "$dir/lora/red --max-lora-rank 2" "$dir/lora/red,$dir/lora/red"; do
         # shellcheck disable=SC2086
@@ -170,7 +170,7 @@ scores() {
         ready || { say "the server is ready: $kind" 1 "$(cat "$dir/err")"; continue; }
         within python3 tests/e2e/serve_scores.py $kind "http://127.0.0.1:$port"
         stop
-        say "SIGTERM ends it in peace: $kind" $? "$(tail -3 "$dir/err")"
+        say "SIGTERM ends it cleanly: $kind" $? "$(tail -3 "$dir/err")"
     done
     python3 tests/e2e/serve_steps.py folder "$dir/judge"
     python3 tests/e2e/serve_steps.py head_folder "$dir/head"
@@ -185,7 +185,7 @@ scores() {
         ready || { say "the server is ready: $kind" 1 "$(cat "$dir/err")"; continue; }
         within python3 tests/e2e/serve_steps.py $kind "http://127.0.0.1:$port"
         stop
-        say "SIGTERM ends it in peace: $kind" $? "$(tail -3 "$dir/err")"
+        say "SIGTERM ends it cleanly: $kind" $? "$(tail -3 "$dir/err")"
     done
     model=("${stories[@]}")
     sed -i 's/score\.2\.weight/score.3.weight/' "$dir/head/model.safetensors"
@@ -216,7 +216,7 @@ shift_context() {
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
     within python3 tests/e2e/serve_shift.py "http://127.0.0.1:$port"
     stop
-    say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+    say "SIGTERM ends it cleanly" $? "$(tail -3 "$dir/err")"
 }
 
 slots() {
@@ -267,7 +267,7 @@ drafts() {
         ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
         within python3 tests/e2e/serve_drafts.py "http://127.0.0.1:$port" "$right"
         stop
-        say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+        say "SIGTERM ends it cleanly" $? "$(tail -3 "$dir/err")"
     done
     local group=("$lateen" generate --model "${model[@]}" --prompt "Once upon a time" --align '{"method": "best_of_n", "n": 4}' --seed 3)
     timeout 60 "${group[@]}" >"$dir/plain" 2>"$dir/err" && timeout 60 "${group[@]}" --speculate model --draft "${model[0]}" >"$dir/out" 2>>"$dir/err" && cmp -s "$dir/plain" "$dir/out" && [ -s "$dir/out" ]
@@ -296,7 +296,7 @@ control() {
     reasons --deterministic || return
     within python3 tests/e2e/serve_control.py "http://127.0.0.1:$port"
     stop
-    say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+    say "SIGTERM ends it cleanly" $? "$(tail -3 "$dir/err")"
     # Models with other marks: Seed-OSS's, and gpt-oss's channels.
     sed "s/<think>/<seed:think>/; s/'<\/think>'/'<\/seed:think>'/" "$dir/reasons.jinja" >"$dir/seed.jinja"
     start --deterministic --chat-template "$dir/seed.jinja"
@@ -338,11 +338,11 @@ pages() {
 life() {
     local code first long
     "$lateen" serve "$dir/nothing.gguf" --port 0 >"$dir/out" 2>&1
-    say "a model that is not there: exit 1 and its name" $(($? != 1)) "$(cat "$dir/out")"
+    say "a model that does not exist: exit 1 and its name" $(($? != 1)) "$(cat "$dir/out")"
     grep -q nothing.gguf "$dir/out"
     say "the message names it" $?
     "$lateen" serve "${model[@]}" --port 70000 >"$dir/out" 2>&1
-    say "a port that is none: exit 2" $(($? != 2))
+    say "a port that is not valid: exit 2" $(($? != 2))
     "$lateen" serve "${model[@]}" --port 0 --defaults '{"temprature": 1}' >"$dir/out" 2>&1
     say "--defaults with a wrong field: exit 2, and the nearest name" $(($? != 2)) "$(cat "$dir/out")"
     grep -q "temperature" "$dir/out"
@@ -369,7 +369,7 @@ life() {
             skip IPv6 "this machine has none"
         else
             curl -sg -m 5 -o /dev/null "$(cat "$dir/url")/health"
-            say "--host $host: the address it tells is one ($(cat "$dir/url"))" $? "$(cat "$dir/err")"
+            say "--host $host: the address it prints is valid ($(cat "$dir/url"))" $? "$(cat "$dir/err")"
             kill "$server" && wait "$server"
         fi
         server=0
@@ -414,7 +414,7 @@ life() {
         sleep 0.05
     done
     [ "$code" = 503 ] || [ "$code" = 000 ]
-    say "while it ends: new work is 503 ($code)" $?
+    say "while it ends: new requests get 503 ($code)" $?
     wait "$server"
     say "it ends when its requests have" $?
     server=0
@@ -472,7 +472,7 @@ for most in range(1, 75):
 print(seen, wrong[:1])
 sys.exit(bool(wrong) or not seen >= {(0, "length"), (1, "length"), (1, "tool_calls")})
 END
-    say "calls: cut off by max_tokens anywhere no mark is left as content, and what is known of the call is told" $? "$(cat "$dir/out")"
+    say "calls: if max_tokens cuts them off, no mark is left as content, and what is known of the call is returned" $? "$(cat "$dir/out")"
     stop
     # Whether it was asked to or not.
     printf '%s' "{% for m in messages %}{{ m.content }}{{ m.thoughts and '</think>' }}{% endfor %}<think>" >"$dir/thinks.jinja"
@@ -488,7 +488,7 @@ blocks = [[b["type"] for b in ask("/v1/messages", **kw)["content"]] for kw in ({
 print(much, nones, blocks)
 sys.exit(not (len(much["reasoning_content"]) > 20 and not any(none.get("reasoning_content") or len(none["content"]) < 20 for none in nones) and blocks == [["thinking"], ["text"]]))
 END
-    say "thinking: an effort of none, and disabled, are kept where the template reasons all the same" $? "$(cat "$dir/out")"
+    say "thinking: an effort of none, and disabled, are obeyed even if the template always reasons" $? "$(cat "$dir/out")"
     stop
 }
 
@@ -504,7 +504,7 @@ ends() {
     [ "$("$lateen" generate --model "$dir/own" --prompt "Once" 2>"$dir/err")" = " upon a time" ]
     say "generate ends at the first of them, and chooses as the file says" $? "$(cat "$dir/err")"
     [ "$("$lateen" generate --model "$dir/own" --prompt "Once" --max-tokens 2 2>"$dir/err")" = " upon a" ]
-    say "a flag is over the file" $? "$(cat "$dir/err")"
+    say "a flag overrides the file" $? "$(cat "$dir/err")"
     "$lateen" convert "$dir/own" "$dir/own.gguf" 2>"$dir/err" && [ "$("$lateen" generate --model "$dir/own.gguf" --prompt "Once" 2>"$dir/err")" = " upon a time" ]
     say "as a GGUF, too" $? "$(cat "$dir/err")"
     for at in own own.gguf; do
@@ -521,7 +521,7 @@ ends() {
         start --defaults '{"temperature": 0.25}'
         ready
         curl -s "http://127.0.0.1:$port/props" | grep -q '"temperature": *0.25, *"top_k": *7,'
-        say "--defaults stand over the file" $?
+        say "--defaults override the file" $?
         stop
     done
 }
@@ -571,7 +571,7 @@ seeds() {
 bench() {
     "$lateen" bench serve "${model[@]}" --requests 24 --concurrency 8 --prompt-tokens 16 --max-tokens 16 \
         --json >"$dir/bench" 2>"$dir/err"
-    say "bench serve starts a server and reports" $? "$(tail -2 "$dir/err")"
+    say "bench serve starts a server and prints a report" $? "$(tail -2 "$dir/err")"
     python3 -c "
 import json, sys
 r = json.load(open('$dir/bench'))
@@ -600,17 +600,17 @@ sys.exit(not (r['completed'] == 24 and r['output_tokens'] == 24 * 16 and r['ttft
 import json, sys
 r = json.load(open('$dir/out'))
 sys.exit(not (r['dropped'] > 0 == r['failed'] and r['dropped'] + r['completed'] == 8 and r['first_failure'] == ''))"
-    say "clients that went away as --drop told them are no failures" $? "$(tail -2 "$dir/err")"
+    say "clients that disconnected because of --drop are not failures" $? "$(tail -2 "$dir/err")"
     "$lateen" bench serve "${model[@]}" --requests 1 --model nobody >"$dir/out" 2>&1
     [ $? = 1 ] && grep -q "the model 'nobody' is not served here" "$dir/out"
     say "a refused first request: the server's own words" $? "$(cat "$dir/out")"
     for where in localhost:8080 https://127.0.0.1:8080; do
         "$lateen" bench serve $where >"$dir/out" 2>&1
         [ $? != 0 ] && grep -q "http://" "$dir/out"
-        say "$where: told what an address is" $? "$(cat "$dir/out")"
+        say "$where: the message says what an address is" $? "$(cat "$dir/out")"
     done
     "$lateen" bench serve http://127.0.0.1:1 --requests 1 >"$dir/out" 2>&1
-    say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
+    say "no server there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
 
 [ $# -gt 0 ] || set -- raw openai anthropic ollama agents state bodies pages life calls ends edges seeds abuse safe groups scores control bench

@@ -33,7 +33,7 @@ start = time.time()
 status, body = s.post("/v1/completions", {**LONG, "stream": False, "max_tokens": 8})
 stat = s.stats()
 check(f"{n_idle} idle connections: others are served at once ({time.time() - start:.2f} s)", status == 200 and time.time() - start < 10, (status, body))
-check(f"and they are held, beyond the descriptors it started with: {stat['connections']}", stat["connections"] >= n_idle, stat["connections"])
+check(f"and they are kept open, beyond the descriptors it started with: {stat['connections']}", stat["connections"] >= n_idle, stat["connections"])
 per = (stat["resident_bytes"] - before["resident_bytes"]) / n_idle
 check(f"{per / 1024:.1f} KiB of memory each", per < 16 << 10 or "san" in lateen, per)
 for c in held[:200]:
@@ -47,7 +47,7 @@ end = time.time() + 10
 while s.stats()["connections"] > 5 and time.time() < end:
     time.sleep(0.1)
 stat = s.stats()
-check("all are let go", stat["connections"] <= 5 and stat["descriptors"] <= before["descriptors"] + 3, stat)
+check("all are closed", stat["connections"] <= 5 and stat["descriptors"] <= before["descriptors"] + 3, stat)
 
 # ---- Clients that do not read: 25 MB each, far more than the kernel buffers for them ----
 slow = []
@@ -131,13 +131,13 @@ for path, body, good in (("/v1/completions", {"prompt": "a" * 25_000_000}, 400),
     short = path in ("/v1/completions", "/completion", "/v1/embeddings") and "k0" not in body and good == 400
     check(f"megabytes to {path}: {good}", status == good and (not short or b"exceeds the available context size" in answer), (status, answer[:300]))
 check(f"nothing of them is kept: {grew} MiB", max(grew.values()) < 12 or "san" in lateen, grew)
-check("it is well", s.get("/health")[0] == 200 and s.idle())
+check("it is healthy", s.get("/health")[0] == 200 and s.idle())
 check("SIGTERM with nothing to do: exit 0", s.end() == 0)
 
 s = Server("--quiet", "--max-connections", "20", limit=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
 s.p.send_signal(signal.SIGHUP)
 held = [s.connect() for _ in range(60)]
-check("a server that nohup has started goes on after SIGHUP, and more idle connections than are allowed lock nobody out", s.get("/health")[0] == 200 and s.stats()["connections"] <= 20)
+check("a server started by nohup continues after SIGHUP, and more idle connections than allowed lock no client out", s.get("/health")[0] == 200 and s.stats()["connections"] <= 20)
 busy = [s.connect() for _ in range(19)]
 for c in busy:
     c.sendall(post_bytes("/v1/completions", LONG))
@@ -184,7 +184,7 @@ code = s.end()
 for t in threads:
     t.join()
 cut = [r for r in results if b"did not finish within 0.05 s" in r]
-check(f"a deadline that is too short: ends at it ({time.time() - start:.2f} s), and each cut stream ends with an error that tells why, never as a whole one",
+check(f"a deadline that is too short: the server ends at it ({time.time() - start:.2f} s), and each cut stream ends with an error that says why, never like a complete one",
       code == 0 and time.time() - start < 30 and len(cut) > 0 and all(b'"server_error"' in r and r.endswith(b"0\r\n\r\n") and b"data: [DONE]" not in r for r in cut)
       and all(r in cut or b"data: [DONE]" in r or r.startswith(b"HTTP/1.1 503") or r == b"" for r in results), (code, len(cut), [r[-90:] for r in results]))
 
@@ -192,14 +192,14 @@ check(f"a deadline that is too short: ends at it ({time.time() - start:.2f} s), 
 s = Server("--quiet")
 other = subprocess.run([*command, "--port", str(s.port)], capture_output=True, text=True, timeout=20)
 check("a port in use: exit 1, the message names it", other.returncode == 1 and str(s.port) in other.stderr and "in use" in other.stderr, other.stderr)
-check("and the first server goes on", s.get("/health")[0] == 200)
+check("and the first server continues", s.get("/health")[0] == 200)
 with s.connect() as c:
     c.sendall(post_bytes("/v1/completions", LONG))
     c.recv(100)
     s.end(signal.SIGKILL)
 again = Server("--quiet", port=s.port)
 check("kill -9 while streaming, started again on the same port at once", again.get("/health")[0] == 200)
-check("and it ends in peace", again.end(signal.SIGINT) == 0)
+check("and it ends cleanly", again.end(signal.SIGINT) == 0)
 for name, data in (("an empty file", b""), ("not a model", b"hello" * 1000), ("a GGUF cut off", b"GGUF\3\0\0\0" + b"\1" + b"\0" * 7 + b"\1" + b"\0" * 6)):
     path = os.path.join(scratch, "bad.gguf")
     with open(path, "wb") as f:

@@ -155,7 +155,7 @@ def updates():
     check("loaded", call(load, {"lora_name": "blue", "lora_path": f"{folder}/blue"}) == (200, "Success: LoRA adapter 'blue' added successfully."))
     blue = ids("blue")
     check("and used, in the place of another", isinstance(blue, list) and blue not in (plain, red, green), blue)
-    check("the evicted are loaded again", ids("red") == red and ids("green") == green and ids("blue") == blue)
+    check("evicted models are loaded again", ids("red") == red and ids("green") == green and ids("blue") == blue)
     again = call(load, {"lora_name": "blue", "lora_path": f"{folder}/blue"})
     check("loaded twice: vLLM's 400", again[0] == 400 and error_of(again)["type"] == "InvalidUserInput" and "already been loaded" in error_of(again)["message"],
           again)
@@ -169,7 +169,7 @@ def updates():
     gold, half = ids("gold"), ids(lora=[{"id": "gold", "scale": 0.5}])
     text, alone = ask("gold")[1]["choices"][0]["text"], merged("gold").rstrip("\n")
     check("its text is that of the merged model", text.strip() and text == alone, (text, alone))
-    check("another scale takes a place of its own", isinstance(half, list) and half not in (gold, plain) and ids("gold") == gold and ids(lora=[{"id": "gold", "scale": 0.5}]) == half, half)
+    check("another scale has its own place", isinstance(half, list) and half not in (gold, plain) and ids("gold") == gold and ids(lora=[{"id": "gold", "scale": 0.5}]) == half, half)
     status, text = send(base + "/v1/completions", {**PROMPT, "lora": [{"id": "gold", "scale": 1}, {"id": "red", "scale": 1}]})
     check("it is not added to others", status == 400 and "is not added to others" in text, (status, text))
     call(unload, {"lora_name": "gold"})

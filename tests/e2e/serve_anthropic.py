@@ -134,7 +134,7 @@ def tools():
         {"type": "tool_result", "tool_use_id": call.id, "content": [{"type": "text", "text": "Sunny"}]}]}])
     check("the result goes back with the thinking", back.usage.input_tokens + back.usage.cache_read_input_tokens > r.usage.input_tokens, back.usage)
     form = create(max_tokens=200, tools=[tool], tool_choice={"type": "tool", "name": "get_weather"}, output_config={"format": {"type": "json_schema", "schema": SCHEMA}})
-    check("a forced tool beside a form", form.content[-1].type == "tool_use", form)
+    check("a forced tool beside a format", form.content[-1].type == "tool_use", form)
 
     class Place(BaseModel):
         n: bool

@@ -92,8 +92,8 @@ def files():
                         ("a time that is too short", {"purpose": b"batch", "file": b"x", "expires_after[anchor]": b"created_at", "expires_after[seconds]": b"5"})):
         status, text = exchange(s, "POST", "/v1/files", form(parts), kind="multipart/form-data; boundary=b0undary")
         check(f"{name}: refused by name", status == 400 and json.loads(text)["error"]["message"], text)
-    check("what is no form", exchange(s, "POST", "/v1/files", b"{}")[0] == 400)
-    check("an id is no path", call(s, "GET", "/v1/files/..%2Fbatches")[0] == 404 and call(s, "GET", "/v1/files/../lock")[0] == 404)
+    check("what is not a form", exchange(s, "POST", "/v1/files", b"{}")[0] == 400)
+    check("an id is not a path", call(s, "GET", "/v1/files/..%2Fbatches")[0] == 404 and call(s, "GET", "/v1/files/../lock")[0] == 404)
     second = Server(command, "--quiet", "--state", state, ready=False)
     check("a second server does not write to the same folder", second.p.wait(10) == 1)
     s.end()
@@ -132,7 +132,7 @@ def endpoints():
     metrics = s.get("/metrics")[1].decode()
     metrics = s.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer one\r\n\r\n")[1].decode()
     check("/metrics counts them", 'lateen_batch_requests_total{result="completed"} 60' in metrics and "lateen_batches_unfinished 0" in metrics)
-    check("and keeps them out of the times that someone waits", "vllm:time_to_first_token_seconds_count" in metrics
+    check("and keeps them out of the times that clients wait", "vllm:time_to_first_token_seconds_count" in metrics
           and any(m.startswith("vllm:time_to_first_token_seconds_count") and m.endswith(" 0") for m in metrics.splitlines()))
     s.end()
 
@@ -147,7 +147,7 @@ def bad_lines():
     b = wait(s, b["id"])
     good, bad = results(s, b)
     codes = {r["error"]["line"]: (r["custom_id"], r["error"]["code"]) for r in bad if r["error"]}
-    check("lines that are no request go to the errors by their number", codes == {
+    check("lines that are not requests go to the errors with their number", codes == {
         2: (None, "invalid_json_line"), 4: ("r1", "mismatched_url"), 5: ("x", "invalid_method"), 6: ("r0", "duplicate_custom_id"),
         7: (None, "missing_custom_id"), 9: ("r3", "invalid_body"), 10: ("r4", "unknown_member"), 11: (None, "invalid_json_line")}, codes)
     refused = [r for r in bad if r["response"]]
@@ -168,7 +168,7 @@ def killed():
     s = start("--api-key", "one", "--max-running", "16")
     f = upload(s, "\n".join([line(i, 24) for i in range(n)] + ["{bad"]).encode())[1]
     b = create(s, f["id"])[1]
-    check("the input of a batch at work cannot be deleted", call(s, "DELETE", f"/v1/files/{f['id']}")[0] == 400)
+    check("the input of a running batch cannot be deleted", call(s, "DELETE", f"/v1/files/{f['id']}")[0] == 400)
     while kills < 4:
         until, end = seen + random.randrange(1, 60), time.time() + 20
         while time.time() < end and call(s, "GET", f"/v1/batches/{b['id']}")[1]["request_counts"]["completed"] < until:
@@ -190,7 +190,7 @@ def killed():
     check("every line is answered exactly once", b["status"] == "completed" and len(ids) == n and len(set(ids)) == n and
           [r["error"]["line"] for r in bad] == [n + 1] and b["request_counts"] == {"total": n + 1, "completed": n, "failed": 1}, (b, len(ids), len(set(ids))))
     s.p.send_signal(signal.SIGTERM)
-    check("SIGTERM ends it in peace", s.p.wait(20) == 0)
+    check("SIGTERM ends it cleanly", s.p.wait(20) == 0)
     s = start("--api-key", "one")
     check("a batch that has ended is as it was", call(s, "GET", f"/v1/batches/{b['id']}")[1] == b and results(s, b) == [good, bad])
     s.end()
@@ -214,17 +214,17 @@ def ends():
     check("a batch is cancelled", status == 200 and c["status"] in ("cancelling", "finalizing"), c)
     c = wait(s, b["id"])
     good, bad = results(s, c)
-    check("its other lines are told so, each line once", c["status"] == "cancelled" and len(good) + len(bad) == 3000 and c["request_counts"]["total"] == 3000
+    check("its other lines are reported as such, each line once", c["status"] == "cancelled" and len(good) + len(bad) == 3000 and c["request_counts"]["total"] == 3000
           and len({r["custom_id"] for r in good + bad}) == 3000 and {r["error"]["code"] for r in bad} == {"batch_cancelled"}, c)
     check("it cannot be cancelled again", call(s, "POST", f"/v1/batches/{b['id']}/cancel")[0] == 400)
     b = create(s, f["id"], window="1s")[1]
     e = wait(s, b["id"], 20)
     good, bad = results(s, e)
-    check("a batch expires, and tells its other lines so", e["status"] == "expired" and len(good) + len(bad) == 3000 and
+    check("a batch expires, and reports its other lines as expired", e["status"] == "expired" and len(good) + len(bad) == 3000 and
           {r["error"]["code"] for r in bad} == {"batch_expired"}, e)
     check("a batch with more lines than allowed is refused with the numbers", "3001" in create(s, upload(s, data + b"\n{}")[1]["id"])[1]["error"]["message"])
     first = [create(s, f["id"])[1] for _ in range(3)]
-    check("batches of a key at work are bounded", [x.get("status") for x in first] == ["validating", "validating", None] and first[2]["error"]["code"] == "batch_limit", first[2])
+    check("the number of a key's running batches is bounded", [x.get("status") for x in first] == ["validating", "validating", None] and first[2]["error"]["code"] == "batch_limit", first[2])
     end = time.time() + 20
     while time.time() < end and not all(call(s, "GET", f"/v1/batches/{x['id']}")[1]["request_counts"]["completed"] > 0 for x in first[:2]):
         time.sleep(0.05)
@@ -257,7 +257,7 @@ def latency():
     check("a request that someone waits for is not slower beside it", all(check_ok) and beside[4] < 5 * alone[4] + 0.1,
           f"median alone {alone[4]:.4f} s, beside a batch {beside[4]:.4f} s")
     print(f"# median of 9: alone {alone[4] * 1e3:.1f} ms, beside a batch {beside[4] * 1e3:.1f} ms", flush=True)
-    check("the batch was at work meanwhile", b["status"] == "in_progress" and b["request_counts"]["completed"] < 3000, b)
+    check("the batch ran meanwhile", b["status"] == "in_progress" and b["request_counts"]["completed"] < 3000, b)
     s.end()
 
 
@@ -279,7 +279,7 @@ def full_disk():
     check("results that cannot be written stop a batch on its way", 0 < kept < n and "in 1 s" in s.said(), (kept, s.said()))
     time.sleep(4)
     said = [row for row in s.said().splitlines() if b["id"] in row]
-    check("it is told once for each attempt, and attempts become rare: after 1, 2 and 4 s", 2 <= len(said) <= 3 and "in 2 s" in said[1], said)
+    check("it is reported once for each attempt, and attempts become rare: after 1, 2 and 4 s", 2 <= len(said) <= 3 and "in 2 s" in said[1], said)
     check("the server answers others meanwhile", call(s, "POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})[0] == 200)
     resource.prlimit(s.p.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     b = wait(s, b["id"], 20)

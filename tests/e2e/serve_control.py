@@ -90,8 +90,8 @@ check("probe: ends when two in succession agree, and not before", r["stopped_by"
       and not any(x and x == y for x, y in zip(want[:-1], want[1:-1])) and [t["answer"] for t in r["trials"]] == want, (r, want))
 at = r["trials"][-1]["at"]
 rest = json.loads(send("/v1/completions", {"prompt": prompt + ids[:at] + close, "max_tokens": 120 - at - len(close), "temperature": 0, "return_token_ids": True})[1])["choices"][0]
-check("probe: what follows is what the model says behind the closed reasoning", c["token_ids"] == ids[:at] + close + rest["token_ids"], (c["token_ids"], rest["token_ids"]))
-check("the trials' tokens are told and counted", a["usage"]["completion_tokens"] == len(c["token_ids"]) + r["trial_tokens"] and r["trial_tokens"] == sum(t["tokens"] for t in r["trials"]), (a["usage"], r))
+check("probe: what follows is what the model says after the closed reasoning", c["token_ids"] == ids[:at] + close + rest["token_ids"], (c["token_ids"], rest["token_ids"]))
+check("the trials' tokens are reported and counted", a["usage"]["completion_tokens"] == len(c["token_ids"]) + r["trial_tokens"] and r["trial_tokens"] == sum(t["tokens"] for t in r["trials"]), (a["usage"], r))
 
 # ---- A budget; streams ----
 check("budget: as thinking_budget", message(chat(control="budget", max_tokens=15)) == message(chat({"thinking_budget": 15})))
@@ -115,7 +115,7 @@ for name, param, reasoning in (("a control that does not exist", "reasoning.cont
                                ("a member that the control does not read", "reasoning.agree", {"control": "deer", "agree": 3}), ("another mode", "reasoning.mode", {"control": "deer", "mode": "pro"})):
     e = json.loads(send("/v1/responses", {**BODY, "reasoning": reasoning})[1])["error"]
     check(f"a response: {name} is refused", e["param"] == param, e)
-check("a response: a control of null is none", "reasoning_control" not in json.loads(send("/v1/responses", {**BODY, "max_output_tokens": 2, "reasoning": {"control": None}})[1]))
+check("a response: a control of null is no control", "reasoning_control" not in json.loads(send("/v1/responses", {**BODY, "max_output_tokens": 2, "reasoning": {"control": None}})[1]))
 
 # ---- Entropy: a trial reports how sure the model would be of the first word of its answer ----
 a = chat(control="entropy", border=".", alpha=0.9, delta=0, repetition=1)
@@ -127,7 +127,7 @@ top = json.loads(send("/v1/completions", {"prompt": text, "max_tokens": 1, "temp
 low, rest = -sum(x * math.exp(x) for x in top), 1 - sum(map(math.exp, top))
 # The rest of the vocabulary adds at least what one token would, and at most what all of it
 # together would.
-check("entropy: it is that of the whole vocabulary behind the closing mark", low - rest * math.log(rest) - 1e-3 < trials[1]["entropy"] < low - rest * math.log(rest / 492) + 1e-3, (trials[1], low, rest))
+check("entropy: it is that of the whole vocabulary after the closing mark", low - rest * math.log(rest) - 1e-3 < trials[1]["entropy"] < low - rest * math.log(rest / 492) + 1e-3, (trials[1], low, rest))
 
 
 def settles(trials, alpha, delta):
@@ -177,12 +177,12 @@ for name, also in (("drawn", few), ("greedy", {**few, "temperature": 0})):
           and cut["text"] == json.loads(send("/detokenize", {"tokens": plain_ids[keep:n]})[1])["content"], (cut, n, first, keep))
     check(f"{name}: its tokens count in every limit", len(c["token_ids"]) == 120 and a["usage"]["completion_tokens"] == 120 + r["trial_tokens"] and cut["text"].strip() in c["message"]["reasoning"], (len(c["token_ids"]), a["usage"]))
     if name == "drawn":
-        check("drawn: it goes on with other draws", c["token_ids"][n:n + n - keep] != plain_ids[keep:n] and len(r["cuts"]) <= 2 and (r["stopped_by"] == "repeated") == (len(r["cuts"]) == 2), r)
+        check("drawn: it continues with other draws", c["token_ids"][n:n + n - keep] != plain_ids[keep:n] and len(r["cuts"]) <= 2 and (r["stopped_by"] == "repeated") == (len(r["cuts"]) == 2), r)
     else:
         rest = json.loads(send("/v1/completions", {"prompt": prompt + plain_ids[:keep] + close, "max_tokens": 20, "temperature": 0, "return_token_ids": True, **few})[1])["choices"][0]
         check("greedy: the reasoning ends, and the answer follows as if the path had not been", r["stopped_by"] == "repeated" and len(r["cuts"]) == 1
               and c["token_ids"][n:n + len(close)] == close and c["token_ids"][n + len(close):][:20] == rest["token_ids"][:120 - n - len(close)], (r, c["token_ids"][n:], rest["token_ids"]))
-check("folding back is off", chat(few, **{**LOOK, "repetition": 1})["reasoning_control"]["cuts"] == [])
+check("with repetition 1 nothing is cut", chat(few, **{**LOOK, "repetition": 1})["reasoning_control"]["cuts"] == [])
 r = chat(few, **{**LOOK, "folds": 0})["reasoning_control"]
 check("no folds: the reasoning ends at the first", r["stopped_by"] == "repeated" and len(r["cuts"]) == 1, r)
 
@@ -217,7 +217,7 @@ for _ in range(1200):
     if idle:
         break
     time.sleep(0.05)
-check("clients that go away leave nothing that runs or waits", idle)
+check("clients that disconnect leave nothing that runs or waits", idle)
 check("and the server answers as before", message(chat()) == message(plain))
 check("/metrics: tokens of trials", int(re.search(r'lateen_alignment_tokens_total\{.*purpose="trial"\} (\d+)', metrics)[1]) > 100)
 sys.exit(tap.end())

@@ -36,7 +36,7 @@ def same(name, **body):
     logs = [[x for c in a["choices"] for x in c["logprobs"]["token_logprobs"]] for a in (with_drafts, plain)]
     check(f"{name}: the text without drafts", texts[0] == texts[1], texts)
     check(f"{name}: its log-probabilities", len(logs[0]) == len(logs[1]) and all(abs(a - b) < 1e-3 for a, b in zip(*logs)), logs)
-    check(f"{name}: there were drafts, and none where they are off", sum(drafts(with_drafts)) > 0 and drafts(plain) == (0, 0), (drafts(with_drafts), drafts(plain)))
+    check(f"{name}: there were drafts, and none if they are off", sum(drafts(with_drafts)) > 0 and drafts(plain) == (0, 0), (drafts(with_drafts), drafts(plain)))
     return with_drafts
 
 
@@ -47,7 +47,7 @@ same("a seed", **{**TEXT, "temperature": 1, "seed": 7})
 same("a seed, top_p, penalties, three choices", **{**TEXT, "temperature": 0.9, "seed": 8, "top_p": 0.9, "top_k": 40, "frequency_penalty": 0.5, "repetition_penalty": 1.1, "n": 3})
 same("a grammar", **{**TEXT, "grammar": 'root ::= ("ab" | "abc" | "d e ")*'})
 same("fewer at a time", **TEXT, **{"speculative.n_max": 1})
-check("speculative.n_max 0 is none", drafts(ask(**TEXT, **{"speculative.n_max": 0})[1]) == (0, 0))
+check("speculative.n_max 0 switches drafts off", drafts(ask(**TEXT, **{"speculative.n_max": 0})[1]) == (0, 0))
 status, answer = ask(**{**TEXT, "temperature": 1, "n": 4})
 check("draws without a seed", status == 200 and len({c["text"] for c in answer["choices"]}) == 4 and sum(drafts(answer)) > 0, answer)
 ask(**{**TEXT, "temperature": 1, "alignment": {"method": "best_of_n", "n": 4}})

@@ -59,7 +59,7 @@ for least, ends in ((0, True), (k, True), (k + 1, True), (k + 2, False)):
     got = a["text"]
     again = text.find(stop, len(pieces[k]))  # The next place where it occurs.
     want = pieces[k - 1] if ends else text[:again] if again >= 0 else text
-    check(f"stop string in token {k + 1}, min_tokens = {least}: {'ends' if ends else 'goes on'}", got == want, (got, want, stop))
+    check(f"stop string in token {k + 1}, min_tokens = {least}: {'ends' if ends else 'continues'}", got == want, (got, want, stop))
 # Which of several stop strings or tokens was reported: the first of the list as well as the last.
 for stops in ([stop], [stop, "\x01"], ["\x01", stop]):
     a = complete(prompt="Once upon a time", max_tokens=40, stop=stops)[1]["choices"][0]
@@ -113,7 +113,7 @@ for field, value, says in (("seed", 2**64, str(2**64)), ("max_tokens", 10**30, s
     status, a = complete(**{"prompt": "x", "max_tokens": 1, field: value})
     check(f"{field} = {value} is refused", status == 400 and says in a["error"]["message"], a)
 for where, body in (("/v1/chat/completions", {"messages": [{"role": "user", "content": 2**70}]}), ("/v1/responses", {"input": 2**70}), ("/completion", {"prompt": 2**70}), ("/v1/embeddings", {"input": [2**70]})):
-    check(f"{where}: a number is no text", ask(where, body)[0] == 400)
+    check(f"{where}: a number is not a text", ask(where, body)[0] == 400)
 status, a = complete(prompt="x", max_tokens=30, response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer", "minimum": 2**63, "maximum": most}}})
 check("a schema's bounds may be large", status == 200 or "1e+18" not in str(a), a)
 
@@ -137,7 +137,7 @@ for path, more in (("/api/generate", {}), ("/api/chat", {"messages": []})):
     for keep, reason in ((0, "unload"), ("0", "unload"), ("0s", "unload"), (None, "load"), ("5m", "load"), (-1, "load")):
         status, a = ask(path, {"model": name, "keep_alive": keep, **more})
         check(f"{path} of nothing, keep_alive {keep!r}: {reason}", status == 200 and a["done_reason"] == reason, a)
-    check(f"{path}: a keep_alive that is no duration", ask(path, {"model": name, "keep_alive": "soon", **more})[0] == 400)
+    check(f"{path}: a keep_alive that is not a duration", ask(path, {"model": name, "keep_alive": "soon", **more})[0] == 400)
 told = [ask("/api/show", {"model": name})[1]["details"], ask("/api/tags")[1]["models"][0]["details"]]
 check("the type of the weights", [t["quantization_level"] for t in told] == ["F32", "F32"], told)
 

@@ -36,9 +36,9 @@ say("and is the beginning of the free text", free["text"].startswith(a["text"]),
 b = completion(min_tokens=30, max_tokens=30)["choices"][0]
 say("min_tokens: none of them is chosen before", b["finish_reason"] == "length" and not set(ids_of(b)) & set(ends), b)
 c = completion(guided_regex="[A-Za-z ,.]{40}", max_tokens=60)["choices"][0]
-say("a form: none of them before it is complete", c["finish_reason"] == "stop" and len(c["text"]) == 40, c)
+say("a pattern: none of them before it is complete", c["finish_reason"] == "stop" and len(c["text"]) == 40, c)
 d = completion(guided_regex="[A-Za-z ,.]*", max_tokens=60)["choices"][0]
-say("a form that may end anywhere: any of them ends it", d["finish_reason"] == "stop" and ids_of(d)[-1] in ends, d)
+say("a pattern that may end anywhere: any of them ends it", d["finish_reason"] == "stop" and ids_of(d)[-1] in ends, d)
 e = post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 200})["choices"][0]
 say("chat", e["finish_reason"] == "stop", e)
 f = post("/v1/responses", {"input": "Once upon a time", "max_output_tokens": 200})

@@ -59,7 +59,7 @@ check("best_of_n: all tokens are counted", a["usage"]["completion_tokens"] == su
       and says["tokens"] == {"kept": len(logprobs[best]), "dropped": sum(len(x) for x in logprobs) - len(logprobs[best]), "saved": 0}, (a["usage"], says["tokens"]))
 check("more candidates begin with the same", [c["text"] for c in group("best_of_n", 9)["alignment"]["candidates"]][:N] == texts)
 a = group("best_of_n", also={"logprobs": 2})
-check("log-probabilities are told where asked, as many as asked", a["choices"][0]["logprobs"]["token_logprobs"] == logprobs[best]
+check("log-probabilities are returned if requested, as many as requested", a["choices"][0]["logprobs"]["token_logprobs"] == logprobs[best]
       and all(len(t) <= 3 for t in a["choices"][0]["logprobs"]["top_logprobs"]))
 for reward, value in (("logprob", lambda i: sum(logprobs[i])), ("probability", lambda i: math.exp(mean[i]))):
     says = group("best_of_n", reward=reward)["alignment"]
@@ -93,7 +93,7 @@ check("best_of_poisson: 1 + Poisson(mu) candidates", abs(sum(ns) / len(ns) - 4) 
 says = group("best_of_poisson", None, mu=3.0, seed=3)["alignment"]
 check("best_of_poisson: the best of them", says["chosen"] == max(range(says["n"]), key=lambda i: says["candidates"][i]["score"]), says)
 says = group("best_of_tails", temperature=0.2, reward="probability")["alignment"]
-check("best_of_tails: the better, the likelier", sorted(range(N), key=lambda i: says["candidates"][i]["score"]) == sorted(range(N), key=lambda i: says["candidates"][i]["probability"]), says)
+check("best_of_tails: better candidates are likelier", sorted(range(N), key=lambda i: says["candidates"][i]["score"]) == sorted(range(N), key=lambda i: says["candidates"][i]["probability"]), says)
 
 # ---- A group that is decided ends early ----
 order = sorted(mean, reverse=True)
@@ -102,7 +102,7 @@ first = next(i for i in range(N) if mean[i] >= threshold)
 a = group("rejection", threshold=threshold)
 check("rejection: the first that is good enough", a["alignment"]["chosen"] == first and a["choices"][0]["text"] == texts[first], a["alignment"])
 a = group("rejection", threshold=1.0)
-check("rejection: the best, if none is", a["alignment"]["chosen"] == best and a["alignment"]["cut"] == 0 and a["alignment"]["stopped_by"] == "end", a["alignment"])
+check("rejection: the best, if none is good enough", a["alignment"]["chosen"] == best and a["alignment"]["cut"] == 0 and a["alignment"]["stopped_by"] == "end", a["alignment"])
 # The first one ends after 2 of the tokens that the others may have: only its text contains its
 # stop string.
 stop = next((w for w in re.findall(r"\S+", texts[0])[6:] if all(w not in t for t in texts[1:])), None)
@@ -114,10 +114,10 @@ shorts = [c["text"].strip() for c in ask({**PROMPT, **SHORT, "n": 16})[1]["choic
 leader, votes = collections.Counter(shorts).most_common(1)[0]
 a = group("self_consistency", 16, SHORT)
 says = a["alignment"]
-check("self_consistency: the answer of most", says["answer"] == leader and a["choices"][0]["text"].strip() == leader and votes > 4, (says["answer"], collections.Counter(shorts)))
+check("self_consistency: the most frequent answer", says["answer"] == leader and a["choices"][0]["text"].strip() == leader and votes > 4, (says["answer"], collections.Counter(shorts)))
 ended = [c for c in says["candidates"] if c["finish_reason"] != "cut"]
 sames = [c for c in ended if c["answer"] == leader]
-check("self_consistency: who agrees shares the probability", all(near(c["probability"], 1 / len(sames)) for c in sames) and near(sum(c["probability"] for c in ended), 1), says)
+check("self_consistency: texts that agree share the probability", all(near(c["probability"], 1 / len(sames)) for c in sames) and near(sum(c["probability"] for c in ended), 1), says)
 # All end in one step, in the order of their indices.
 for needed in range(1, 17):
     (_, one), two = (collections.Counter(shorts[:needed]).most_common(2) + [("", 0)])[:2]
@@ -150,20 +150,20 @@ low = [i for i in range(WARM, 16) if sure[i] < least]
 says, a = deepconf(tau=1)
 check("deepconf: some later candidates are below the threshold, some above (else the tests below say little)", 0 < len(low) < 8, (low, sure, least))
 check("deepconf: the threshold is the quantile of the warm-up's confidences", near(says["threshold"], least) and says["warmup"] == WARM, (says["threshold"], least))
-check("deepconf: who falls below it is cut, of the later ones only", [i for i, c in enumerate(says["candidates"]) if c["finish_reason"] == "cut"] == low and says["cut"] == len(low), (says, low))
+check("deepconf: later candidates that fall below it are cut, and only those", [i for i, c in enumerate(says["candidates"]) if c["finish_reason"] == "cut"] == low and says["cut"] == len(low), (says, low))
 leader, part = share(16)
-check("deepconf: the answer with the most confidence wins, and its share is told", says["answer"] == leader and near(says["consensus"], part) and says["stopped_by"] == "end", (says, leader, part))
+check("deepconf: the answer with the most confidence wins, and its share is reported", says["answer"] == leader and near(says["consensus"], part) and says["stopped_by"] == "end", (says, leader, part))
 voters = [i for i in range(16) if sure[i] >= least and shorts[i] == leader]
 check("deepconf: one of the confident ones is kept", says["chosen"] in voters and near(says["probability"], 1 / len(voters)), (says["chosen"], voters))
 check("deepconf: candidates are those of a plain request", [c["text"].strip() for i, c in enumerate(says["candidates"]) if i not in low] == [t for i, t in enumerate(shorts) if i not in low])
 says, a = deepconf(tau=0)
 check("deepconf: with enough consensus after the warm-up nothing else begins", says["stopped_by"] == "consensus" and says["cut"] == 16 - WARM
       and [c["tokens"] for c in says["candidates"][WARM:]] == [0] * 8 and a["usage"]["completion_tokens"] == says["tokens"]["kept"] + says["tokens"]["dropped"], says)
-check("deepconf: what was saved is a guess by those that ended", says["tokens"]["saved"] == 8 * (sum(c["tokens"] for c in says["candidates"]) // WARM), says["tokens"])
+check("deepconf: what was saved is estimated from those that ended", says["tokens"]["saved"] == 8 * (sum(c["tokens"] for c in says["candidates"]) // WARM), says["tokens"])
 shares = {n: share(n)[1] for n in range(WARM, 17)}
 stop = next(n for n in range(WARM, 17) if shares[n] >= max(shares.values()))
 says, _ = deepconf(tau=shares[stop] - 1e-9, round=1)
-check("deepconf: round by round, it stops when the consensus is there", len([c for c in says["candidates"] if c["tokens"] > 0]) == stop
+check("deepconf: round by round, it stops when there is consensus", len([c for c in says["candidates"] if c["tokens"] > 0]) == stop
       and says["stopped_by"] == ("consensus" if stop < 16 or says["cut"] else "end") and near(says["consensus"], shares[stop]), (stop, shares, says))
 says, _ = deepconf(n=WARM)
 check("deepconf: n up to the warm-up is DeepConf offline", says["cut"] == 0 and says["answer"] == share(WARM)[0] and says["warmup"] == WARM, says)
@@ -184,17 +184,17 @@ for length in (12, 24, 36):
     left = left[:math.ceil(len(left) / 2)]
 a = group("speculative_rejection", 8, LONG, every=12)
 says = a["alignment"]
-check("speculative_rejection: who is left at the end", says["chosen"] == left[0] and a["choices"][0]["text"] == plain[left[0]]["text"], (says["chosen"], left))
+check("speculative_rejection: the candidates that are left at the end", says["chosen"] == left[0] and a["choices"][0]["text"] == plain[left[0]]["text"], (says["chosen"], left))
 cut = {i: c["tokens"] for i, c in enumerate(says["candidates"]) if c["finish_reason"] == "cut"}
 # The engine may have run some more steps before it is told.
-check("speculative_rejection: who was cut, and not before its time", sorted(cut) == sorted(lengths) and all(cut[i] >= lengths[i] for i in cut), (says, lengths))
+check("speculative_rejection: the candidates that were cut, and none too early", sorted(cut) == sorted(lengths) and all(cut[i] >= lengths[i] for i in cut), (says, lengths))
 check("speculative_rejection: tokens that were not spent", 4 * 12 + 2 * 24 + 36 + 48 <= a["usage"]["completion_tokens"] < 8 * 48, a["usage"])
 
 # ---- Streams and chats ----
 _, stream = send("/v1/completions", {**PROMPT, "stream": True, "stream_options": {"include_usage": True}, "alignment": {"method": "best_of_n", "n": N}})
 events = [json.loads(e[6:]) for e in stream.split("\n\n") if e.startswith("data: {")]
 check("a stream: the answer of one that is not streamed", "".join(c["text"] for e in events for c in e["choices"]) == texts[best] and stream.rstrip().endswith("data: [DONE]"), stream)
-check("a stream: what the group says comes with the end", [e["alignment"]["chosen"] for e in events if "alignment" in e] == [best] and events[-1]["usage"]["completion_tokens"] > 24)
+check("a stream: what the group reports comes with the end", [e["alignment"]["chosen"] for e in events if "alignment" in e] == [best] and events[-1]["usage"]["completion_tokens"] > 24)
 CHAT = {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 24, "seed": 7, "temperature": 1.0}
 plain = ask({**CHAT, "n": N, "logprobs": True}, "/v1/chat/completions")[1]["choices"]
 mean = [(lambda x: sum(x) / len(x))([t["logprob"] for t in c["logprobs"]["content"]]) for c in plain]
@@ -223,7 +223,7 @@ check("a response: the best is kept, of the candidates of a chat", said(a) == [p
       and [c["text"] for c in says["candidates"]] == [c["message"]["content"] for c in plain] and a["status"] == "incomplete", a)
 check("a response: log-probabilities are those of the answer", near(sum(t["logprob"] for t in a["output"][0]["content"][0]["logprobs"]) / 24, mean[best]), a)
 check("a response: all tokens are counted", a["usage"]["output_tokens"] == 24 * N == says["tokens"]["kept"] + says["tokens"]["dropped"], a["usage"])
-check("a response: what is stored is what was told", json.loads(send(f"/v1/responses/{a['id']}")[1]) == a)
+check("a response: what is stored is what was returned", json.loads(send(f"/v1/responses/{a['id']}")[1]) == a)
 events = respond({"alignment": {"method": "best_of_n", "n": N}, "include": ["message.output_text.logprobs"]}, stream=True)
 kinds = [e["type"] for e in events]
 check("a response's stream: one item, from its beginning to its end", kinds == ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
@@ -250,7 +250,7 @@ for name, param, fields in [("an unknown method", "alignment.method", {"method":
 for name, param, body in [
         ("a method that does not exist", "alignment.method", {"method": "best_of_m", "n": 2}),
         ("candidates of a method that has none", "alignment.n", {"method": "contrastive", "n": 2}),
-        ("deepconf with nobody who votes", "alignment.eta", {"method": "deepconf", "n": 2, "eta": 0}),
+        ("deepconf whose confident share is empty", "alignment.eta", {"method": "deepconf", "n": 2, "eta": 0}),
         ("a percentage for eta", "alignment.eta", {"method": "deepconf", "n": 2, "eta": 10}),
         ("a reward for deepconf", "alignment.reward", {"method": "deepconf", "n": 2, "reward": "logprob"}),
         ("a warm-up without deepconf", "alignment.warmup", {"method": "best_of_n", "n": 2, "warmup": 1}),
@@ -300,6 +300,6 @@ check("no page is held by a group that was cut", re.search(r"vllm:(?:gpu_cache_u
 # ---- Nothing is left behind ----
 _, text = send("/metrics")
 tokens = {p: int(v) for p, v in re.findall(r'lateen_alignment_tokens_total\{.*purpose="(\w+)"\} (\d+)', text)}
-check("/metrics: tokens by what became of them", tokens["kept"] > 0 and tokens["dropped"] > tokens["kept"], tokens)
-check("/metrics: nothing runs or waits any more", all(re.search(rf"vllm:num_requests_{s}\{{.*\}} 0\n", text) for s in ("running", "waiting")))
+check("/metrics: tokens by how they were used", tokens["kept"] > 0 and tokens["dropped"] > tokens["kept"], tokens)
+check("/metrics: nothing runs or waits any longer", all(re.search(rf"vllm:num_requests_{s}\{{.*\}} 0\n", text) for s in ("running", "waiting")))
 sys.exit(tap.end())

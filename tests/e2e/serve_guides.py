@@ -207,12 +207,12 @@ check("blockwise: with a grammar", ask({"guided_regex": "(ab|cd){8}"}, {"method"
 # ---- Blockwise with a width: a beam search of steps ----
 WIDE = {"method": "blockwise", "n": 4, "every": 8, "return_candidates": True}
 a = ask({**SHORT, "n": 1}, {**WIDE, "width": 1, "seed": 5})[1]
-check("width 1 is no width", a["choices"][0]["token_ids"] == ask(SHORT, {**WIDE, "seed": 5})[1]["choices"][0]["token_ids"])
+check("width 1 is like no width", a["choices"][0]["token_ids"] == ask(SHORT, {**WIDE, "seed": 5})[1]["choices"][0]["token_ids"])
 a = ask(SHORT, {**WIDE, "width": 2})[1]
 says, kept = a["alignment"], a["choices"][0]
 own = kept["logprobs"]["token_logprobs"]
 check("width: the first round has the continuations of a plain request", all(abs(x - m) < 1e-3 for x, m in zip(says["candidates"][0]["scores"], mean)) and len(says["candidates"][0]["scores"]) == 4, (says, mean))
-check("width: the best two go on, each with two continuations", says["blocks"] == 3 and says["width"] == 2 and says["kl_bound"] is None
+check("width: the best two are continued, each in two ways", says["blocks"] == 3 and says["width"] == 2 and says["kl_bound"] is None
       and all(len(c["scores"]) == 4 and c["kept"] == sorted(c["scores"], reverse=True)[:2] for c in says["candidates"]), says)
 check("width: the answer has the best score, of its whole text", abs(says["score"] - sum(own) / 24) < 1e-3 and says["score"] == says["candidates"][-1]["kept"][0] and len(kept["token_ids"]) == 24, (says, own))
 check("width: tokens are counted", says["tokens"] == {"kept": 24, "dropped": 72} and a["usage"]["completion_tokens"] == 96, (says, a["usage"]))
@@ -221,7 +221,7 @@ _, stream = send(base + "/v1/completions", {**PROMPT, **SHORT, "stream": True, "
 check("width: a stream has the same text", "".join(c["text"] for e in stream.split("\n\n") if e.startswith("data: {") for c in json.loads(e[6:])["choices"]) == kept["text"])
 over = ask({"prompt": "Lily", "stop_token_ids": [419]}, {**WIDE, "n": 6, "width": 3, "every": 3}, body={**PROMPT, **SHORT})[1]
 rounds = over["alignment"]["candidates"]
-check("width: texts that are over compete as they are", over["choices"][0]["finish_reason"] == "stop" and min(len(c["scores"]) for c in rounds) == 4 and all(len(c["kept"]) == 3 and c["kept"] == sorted(c["kept"], reverse=True)
+check("width: texts that have ended compete as they are", over["choices"][0]["finish_reason"] == "stop" and min(len(c["scores"]) for c in rounds) == 4 and all(len(c["kept"]) == 3 and c["kept"] == sorted(c["kept"], reverse=True)
       for c in rounds) and over["alignment"]["score"] == rounds[-1]["kept"][0], over)
 # With as many texts as continuations each text has one continuation, so the answer is the best of
 # n texts: over pairs of three tokens its distribution is F(s)^n - F(s-)^n.
@@ -294,8 +294,8 @@ for n in (2, 5, 6):
         left = won + left[len(left) // 2 * 2:]
         for i in left:
             wins[i] += 1
-    check(f"tournament of {n}: who wins each match", [c["score"] for c in a["alignment"]["candidates"]] == wins and a["alignment"]["chosen"] == left[0] and a["choices"][0]["text"] == texts[left[0]], (a["alignment"], wins))
-check("tournament: tokens of the judge are told", a["alignment"]["tokens"]["judge"] > 0 and a["alignment"]["reward"] == "wins", a["alignment"])
+    check(f"tournament of {n}: the winner of each match", [c["score"] for c in a["alignment"]["candidates"]] == wins and a["alignment"]["chosen"] == left[0] and a["choices"][0]["text"] == texts[left[0]], (a["alignment"], wins))
+check("tournament: tokens of the judge are reported", a["alignment"]["tokens"]["judge"] > 0 and a["alignment"]["reward"] == "wins", a["alignment"])
 one = ask({"max_tokens": 12}, {"method": "tournament", "n": 1})[1]
 check("tournament: of one text", one["alignment"]["chosen"] == 0 and one["choices"][0]["text"] == text(ask({"max_tokens": 12})), one)
 chat = ask({}, {"method": "tournament", "n": 3, "criterion": "Which is calmer?"}, "/v1/chat/completions", {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 12})[1]

@@ -55,5 +55,5 @@ for name, control in ("type", {"type": "forever"}), ("ttl", {"type": "ephemeral"
     check(f"a wrong {name} is refused", status == 400 and "cache_control" in r["error"]["message"], r)
 status, r = chat(1, prompt_cache_retention="1h")
 check("and another retention", status == 400 and "24h" in r["error"]["message"], r)
-check("null is none", message(1, cache_control=None)[0] == 200 == chat(1, prompt_cache_retention=None)[0])
+check("null means none", message(1, cache_control=None)[0] == 200 == chat(1, prompt_cache_retention=None)[0])
 sys.exit(tap.end())

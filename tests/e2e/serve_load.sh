@@ -48,7 +48,7 @@ say "no page is held: $pages" $((pages != 0))
 say "each request whose client stayed came to its end ($lost did not)" $((lost != 0))
 say "no request failed: $failed" $((failed != 0))
 say "clients that vanished were cancelled: $cancelled" $((cancelled == 0))
-say "descriptors: $fds" $((fds > 24))
+say "open descriptors: $fds" $((fds > 24))
 [ -z "${BENCH:-}" ] || first_rss=0 # A sanitizer keeps freed memory.
 say "memory: from $((first_rss >> 20)) to $((rss >> 20)) MiB since the second round" $((first_rss > 0 && rss > first_rss + (32 << 20)))
 answer() { curl -s "$url/v1/completions" -d '{"prompt":"Once upon a time","max_tokens":30,"temperature":0}' | python3 -c "import json,sys; print(json.load(sys.stdin)['choices'][0]['text'])"; }

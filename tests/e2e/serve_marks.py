@@ -45,7 +45,7 @@ for name, how, why in (("deer", {"border": [".", ","], "threshold": 0}, "confide
     want = ids[:at] + close
     want += behind(want, 120 - len(want))["token_ids"]
     check(f"{name}: the model's own mark ends the reasoning, and its answer follows", r["stopped_by"] == why and c["token_ids"] == want and at < 100, (r, c["token_ids"], want))
-    check(f"{name}: the mark is no part of what is told", c["message"]["reasoning"] and plain["choices"][0]["message"]["reasoning"].startswith(c["message"]["reasoning"])
+    check(f"{name}: the mark is not part of the answer", c["message"]["reasoning"] and plain["choices"][0]["message"]["reasoning"].startswith(c["message"]["reasoning"])
           and len(c["message"]["content"]) > 5 and CLOSE[-8:] not in c["message"]["reasoning"] + c["message"]["content"][:20], c["message"])
     _, stream = serve_http.send(base + "/v1/chat/completions", {**BODY, "stream": True, "reasoning": {"control": name, **({"probe": "\n"} if name == "entropy" else {"probe": SAID, "probe_tokens": 40}), **how}})
     deltas = [x["delta"] for e in stream.split("\n\n") if e.startswith("data: {") for x in json.loads(e[6:])["choices"]]
@@ -53,7 +53,7 @@ for name, how, why in (("deer", {"border": [".", ","], "threshold": 0}, "confide
     if name == "entropy":
         top = behind(ids[:at] + close + encode("\n"), 1, logprobs=20)["logprobs"]["top_logprobs"][0].values()
         low, rest = -sum(x * math.exp(x) for x in top), 1 - sum(map(math.exp, top))
-        check("entropy: it is that behind the model's own mark", low - rest * math.log(rest) - 1e-3 < r["trials"][-1]["entropy"] < low - rest * math.log(rest / 492) + 1e-3, (r, low, rest))
+        check("entropy: it is that after the model's own mark", low - rest * math.log(rest) - 1e-3 < r["trials"][-1]["entropy"] < low - rest * math.log(rest / 492) + 1e-3, (r, low, rest))
 budget = chat({"thinking_budget": 15})
 if "<|channel|>" in CLOSE:
     check("channels: a budget is refused by name", budget["error"]["param"] == "thinking_budget", budget)

@@ -81,7 +81,7 @@ def thinking():
     refused("another display", 400, "invalid_request_error", words="it may be summarized or omitted", thinking={**FEW, "display": "short"})
     begun = create(messages=[*SAY, {"role": "assistant", "content": r["content"][1]["text"][:9]}], thinking={"type": "disabled"}, max_tokens=4)
     told = count(messages=[*SAY, {"role": "assistant", "content": r["content"][1]["text"][:9]}, {"role": "user", "content": ""}])
-    check("an answer that was begun goes on: no turn and no mark behind it", read(begun) < told and begun["content"][0]["type"] == "text", (begun, told))
+    check("an answer that was begun continues: no turn and no mark after it", read(begun) < told and begun["content"][0]["type"] == "text", (begun, told))
     check("disabled: text alone", [b["type"] for b in create(thinking={"type": "disabled"})["content"]] == ["text"])
 
     def of(block):
@@ -92,7 +92,7 @@ def thinking():
     turn = [*SAY, {"role": "assistant", "content": [shown, {"type": "text", "text": "So."}]}] * 3 + SAY
     edits = lambda *e: create(max_tokens=4, messages=turn, context_management={"edits": list(e)})
     check("no edit, none applied", edits()["context_management"]["applied_edits"] == [])
-    check("and none is told where none was asked for", "context_management" not in r, r)
+    check("and none is returned where none was requested", "context_management" not in r, r)
     for keep, cleared in (("all", 0), (3, 0), (2, 1), (1, 2)):
         value = keep if keep == "all" else {"type": "thinking_turns", "value": keep}
         a = edits({"type": "clear_thinking_20251015", "keep": value})

@@ -125,14 +125,14 @@ def names():
     check("so does a small one", s.call("/v1/completions", b"{")[0] == 400 and s.call("/v1/completions", b"[1]")[0] == 400)
     status, r = s.post("/tokenize", model="second", content="Once upon a time")
     check("tokens by a model", status == 200 and len(r["tokens"]) > 0, r)
-    check("a query names the model", json.loads(s.get("/props?model=second")[1])["model_alias"] == "second" and s.get("/props?model=nobody")[0] == 404
+    check("the query names the model", json.loads(s.get("/props?model=second")[1])["model_alias"] == "second" and s.get("/props?model=nobody")[0] == 404
           and s.get("/props?model=broken")[0] == 503)
     check("metrics have the model's name", 'vllm:generation_tokens_total{model_name="second",engine="0"}' in s.get("/metrics")[1])
     s.post("/models/unload", model="second")
     until("second is unloaded", lambda: s.states()["second"] == "unloaded")
     check("llama-server's /models/unload, and a request loads it again", s.text("second") == want and s.loads("second") == 2, s.loads("second"))
     check("/models/load", s.post("/models/load", model="nobody")[0] == 404 and s.post("/models/load", model="second") == (200, {"success": True}))
-    check("SIGTERM ends it in peace", s.end() == 0, s.said())
+    check("SIGTERM ends it cleanly", s.end() == 0, s.said())
 
 
 @case
@@ -150,9 +150,9 @@ def ollama():
     until("two is unloaded", lambda: tags("/api/ps") == ["one:latest"])
     s.post("/api/chat", model="one", messages=[{"role": "user", "content": "x"}], stream=False, options={"num_predict": 2}, keep_alive="20ms")
     until("one is unloaded", lambda: tags("/api/ps") == [])
-    check("a duration that is none", s.post("/api/generate", model="two", prompt="x", keep_alive="soon")[0] == 400)
-    check("a model that is none", s.post("/api/generate", model="three", prompt="x")[0] == 404 and s.post("/api/generate", prompt="x")[0] == 400)
-    check("SIGTERM ends it in peace", s.end() == 0, s.said())
+    check("a duration that is not valid", s.post("/api/generate", model="two", prompt="x", keep_alive="soon")[0] == 400)
+    check("a model that is not served", s.post("/api/generate", model="three", prompt="x")[0] == 404 and s.post("/api/generate", prompt="x")[0] == 400)
+    check("SIGTERM ends it cleanly", s.end() == 0, s.said())
 
 
 @case

@@ -115,7 +115,7 @@ def generate():
     check("generate: streamed equals whole", "".join(p.response for p in parts) == raw.response)
     one = client.generate(model, "Hello", system="Be kind.", options=opts, think=False)
     two = client.generate(model, "And then?", context=one.context, options=opts, think=False)
-    check("generate: context goes on", len(one.context) == one.prompt_eval_count + one.eval_count and two.prompt_eval_count > len(one.context), (len(one.context), two.prompt_eval_count))
+    check("generate: the context is continued", len(one.context) == one.prompt_eval_count + one.eval_count and two.prompt_eval_count > len(one.context), (len(one.context), two.prompt_eval_count))
     check("generate: no prompt: loaded", client.generate(model).done_reason == "load")
     refused("generate: a suffix", 400, "suffix", lambda: client.generate(model, "a", suffix="b"))
 

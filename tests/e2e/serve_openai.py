@@ -181,7 +181,7 @@ def refusals():
     refused("a prompt over the context", 400, None, lambda: complete(prompt="word " * 20000))
     refused("another model", 404, "model", lambda: chat(model="gpt-9"))
     refused("no messages", 400, "messages", lambda: chat(messages=[]))
-    refused("a role nobody has", 400, "messages[0]", lambda: chat(messages=[{"role": "ghost", "content": "x"}]))
+    refused("an unknown role", 400, "messages[0]", lambda: chat(messages=[{"role": "ghost", "content": "x"}]))
     refused("an image", 400, "messages[0]", lambda: chat(messages=[{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "data:,"}}]}]))
     refused("audio by name", 400, "audio", lambda: chat(audio={"voice": "alloy", "format": "wav"}))
@@ -195,7 +195,7 @@ def refusals():
     refused("stream_options without stream", 400, "stream_options", lambda: chat(stream_options={"include_usage": True}))
     refused("ids outside the vocabulary", 400, "prompt", lambda: complete(prompt=[1, 10**8]))
     refused("a schema that is none", 400, None, lambda: chat(response_format={"type": "json_schema"}))
-    refused("a format nobody knows", 400, None, lambda: chat(response_format={"type": "yaml"}))
+    refused("an unknown format", 400, None, lambda: chat(response_format={"type": "yaml"}))
 
 
 @case
@@ -365,7 +365,7 @@ def tools():
         {"role": "user", "content": "Hi"}, {"role": "assistant", "content": None, "tool_calls": [
             {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": \"Bern\"}"}}]},
         {"role": "tool", "tool_call_id": "c", "content": "sunny"}]}).encode())))["prompt"]
-    check("tools: a template without tools tells of them", all(x in told for x in ("The weather", '{"name":"get_weather","arguments":{"city":"Bern"}}', "sunny")), told)
+    check("tools: if the template has no tools, the prompt contains them, calls and results all the same", all(x in told for x in ("The weather", '{"name":"get_weather","arguments":{"city":"Bern"}}', "sunny")), told)
     refused("tools: a name that no prompt should hold", 400, "tools", lambda: chat(tools=[{"type": "function", "function": {"name": "a\"b"}}]))
     weather, tomorrow = ({"type": "function", "function": {"name": "weather", "description": d}} for d in ("of today", "of tomorrow"))
     refused("tools: two of one name", 400, "tools", lambda: chat(tools=[weather, tomorrow]))

@@ -144,7 +144,7 @@ for name, data, status in [
 ]:
     refuses("http: " + name, data, status)
 a = raw(bytes.fromhex("16030100a5010000a10303") + bytes(100))
-check("http: who speaks TLS is told at once", a[0] == 400 and "TLS" in error_of(a), a)
+check("http: a client that speaks TLS gets an answer at once", a[0] == 400 and "TLS" in error_of(a), a)
 a = raw(b"GET http://x:80/health?y HTTP/1.1\r\nHost: x\r\n\r\n")
 check("http: a target with its host, as proxies send it", a[0] == 200, a)
 check("http: a huge chunked body", raw(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" +
@@ -299,7 +299,7 @@ for path, base, more, param in [
     good = a[0] == 200 and e is None if param is None else a[0] == 400 and set(e) == {"message", "type", "param", "code"} and e["param"] == param
     check(f"openai: {path}: {json.dumps(more)[:60]}", good, a)
 a = json.loads(post("/v1/responses", {**RESPONSE, "tools": [{"type": "function", "name": "get"}], "tool_choice": {"type": "function", "name": "get"}, "metadata": {"a": "b"}})[2])
-check("responses: what was asked for is told as it was asked", a["tool_choice"] == {"type": "function", "name": "get"} and a["metadata"] == {"a": "b"}, a)
+check("responses: what was requested is returned as it was requested", a["tool_choice"] == {"type": "function", "name": "get"} and a["metadata"] == {"a": "b"}, a)
 for path, body, words in [("/v1/messages", {"messages": [{"role": "user", "content": []}], "max_tokens": 2}, "'messages[0]' has no content"),
                           ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "text"}]}], "max_tokens": 2}, "has no text"),
                           ("/v1/messages", {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f"}]}], "max_tokens": 2}, "needs a name and an input"),
@@ -317,17 +317,17 @@ for path, body, words in [("/v1/messages", {"messages": [{"role": "user", "conte
 check("messages: user_profile_id and workspace_id change nothing", post("/v1/messages", {**CHAT, "user_profile_id": "u", "workspace_id": "w"})[0] == 200)
 a = json.loads(raw(request("GET", "/props"))[2])["default_generation_settings"]["params"]
 b = [post("/completion", {**a, "prompt": "Once", "n_predict": 8, "temperature": 2}) for _ in range(4)]
-check("completion: what /props tells may be sent back, its seed is a random one", all(x[0] == 200 for x in b) and len({json.loads(x[2])["content"] for x in b}) > 1, b[0])
+check("completion: what /props returns may be sent back; its seed is a random one", all(x[0] == 200 for x in b) and len({json.loads(x[2])["content"] for x in b}) > 1, b[0])
 for more, told in [({}, False), ({"best_of": 2}, False), ({"best_of": 2, "logprobs": 1}, True), ({"logprobs": False}, False), ({"logprobs": 0}, True)]:
     a = post("/v1/completions", {**COMPLETION, **more})
-    check(f"completions: logprobs only where they are asked for: {more}", a[0] == 200 and (json.loads(a[2])["choices"][0]["logprobs"] is not None) == told, a)
+    check(f"completions: logprobs only if they are requested: {more}", a[0] == 200 and (json.loads(a[2])["choices"][0]["logprobs"] is not None) == told, a)
 IDS = [json.loads(post("/tokenize", {"content": t})[2])["tokens"] for t in ("a", "the")]
 for name, bias, first in [("never, by id", [[IDS[0][0], False]], "upon"), ("never, by text", [["a", False]], "upon"), ("an id twice counts twice", [[IDS[1][0], 9], ["the", 9]], " the"),
                           ("all but one", [[i, False] for i in range(512) if i != IDS[1][0]], " the")]:
     a = json.loads(post("/completion", {"prompt": "Once upon", "n_predict": 1, "temperature": 0, "logit_bias": bias})[2])
     check(f"logit_bias: {name}", "content" in a and a["content"].strip() == first.strip(), a)
 a = json.loads(post("/completion", {"prompt": "Once", "n_predict": 1, "logit_bias": [[7, False], [7, 3], [5, 1], [5, 2]]})[2])["generation_settings"]["logit_bias"]
-check("logit_bias: each id is told once, never as null", [(b["token"], b["bias"]) for b in a] == [(5, 3), (7, None)], a)
+check("logit_bias: each id is returned once, never as null", [(b["token"], b["bias"]) for b in a] == [(5, 3), (7, None)], a)
 a = post("/v1/completions", {**COMPLETION, "logit_bias": {"5": 1e10}})
 check("logit_bias: out of range", a[0] == 400 and json.loads(a[2])["error"]["param"] == "logit_bias" and "1e+10" in error_of(a), a)
 for field, value in [("grammar", "\0"), ("guided_regex", "a\0b"), ("guided_json", "{}\0"), ("structured_outputs", {"regex": "a\0"}), ("structured_outputs", {"grammar": "root ::= \"a\"\0"})]:
@@ -387,7 +387,7 @@ check("completion: shape", a["tokens_predicted"] == 8 and a["stop_type"] == "lim
       and len(a["completion_probabilities"][0]["top_logprobs"]) == 3 and a["timings"]["predicted_n"] == 8, a)
 a = json.loads(post("/completion", {"prompt": ["Once", "upon"], "n_predict": 2})[2])
 check("completion: several prompts", len(a) == 2 and a[1]["index"] == 1, a)
-check("completion: the settings tell what was chosen by", a[0]["generation_settings"]["n_predict"] == 2 and a[0]["generation_settings"]["logit_bias"] == [], a)
+check("completion: the settings are those that were used", a[0]["generation_settings"]["n_predict"] == 2 and a[0]["generation_settings"]["logit_bias"] == [], a)
 a = json.loads(post("/completion", {"prompt": {"prompt_string": "Once"}, "n_predict": 3, "response_fields": ["content", "generation_settings/n_predict", "no/where"]})[2])
 check("completion: response_fields", sorted(a) == ["content", "generation_settings/n_predict"], a)
 a = json.loads(post("/completion", {"prompt": "Once", "n_predict": -1, "ignore_eos": True})[2])
@@ -420,9 +420,9 @@ for extra in ({}, {"skip_special_tokens": False}):
     check(f"completions: its text is as long as its tokens {extra}", a["logprobs"]["text_offset"][-1] < len(a["text"]) and ("skip_special_tokens" not in extra or "<s>" in a["text"]), a)
 FORMED = {"prompt": "Once", "temperature": 1, "max_tokens": 20, "guided_regex": ".{3}"}
 a = [json.loads(post("/v1/completions", {**FORMED, "seed": i})[2])["choices"][0]["text"] for i in range(12)]
-check("completions: every character of a form is in the text", all(len(t) == 3 for t in a), a)
+check("completions: every character of a pattern is in the text", all(len(t) == 3 for t in a), a)
 a = json.loads(post("/v1/completions", {"prompt": "Once", "temperature": 0, "max_tokens": 5, "echo": True})[2])["choices"][0]["text"]
-check("completions: the text goes on with its space", a == "Once upon a time, there", a)
+check("completions: the text continues with its space", a == "Once upon a time, there", a)
 a = json.loads(post("/v1/chat/completions/input_tokens", CHAT)[2])
 check("chat: input_tokens", a["input_tokens"] >= 4, a)
 for path in ("/v1/chat/completions", "/v1/chat/completions/input_tokens", "/tokenize", "/apply-template"):
@@ -465,7 +465,7 @@ check("completion: stream ends with stop", json.loads(ev[-1][1])["stop"] is True
 ASKED = {"prompt": "Once upon a time", "n_predict": 40, "temperature": 0, "n_probs": 2, "return_tokens": True, "stop": [". One day"]}
 a = json.loads(post("/completion", ASKED)[2])
 b = [json.loads(d) for _, d in stream("/completion", {**ASKED, "stream": True})]
-check("completion: a stream tells of the tokens whose text a stop string held back", a["stop_type"] == "word" and "".join(x["content"] for x in b) == a["content"]
+check("completion: a stream reports the tokens whose text was held back for a stop string", a["stop_type"] == "word" and "".join(x["content"] for x in b) == a["content"]
       and [t for x in b for t in x["tokens"]] == a["tokens"]
       and [p for x in b for p in x.get("completion_probabilities", [])] == a["completion_probabilities"], (a["content"], a["tokens"], b[-1]))
 
@@ -498,7 +498,7 @@ gaps = []
 while len(gaps) < 8 and (not gaps or min(gaps) > WAIT):
     gap, a = longest_gap()
     gaps.append(gap)
-check(f"a large body: streams go on beside it (longest gap {min(gaps) * 1000:.0f} of {WAIT * 1000:.0f} ms)", min(gaps) < WAIT, gaps)
+check(f"a large body: streams continue beside it (longest gap {min(gaps) * 1000:.0f} of {WAIT * 1000:.0f} ms)", min(gaps) < WAIT, gaps)
 check("a large body: answered like a small one", a[0] == 200 and json.loads(a[2])["choices"][0]["message"] == json.loads(small[2])["choices"][0]["message"], a[2][:300])
 a = post("/v1/chat/completions", json.dumps(large).encode()[:-1], ("X-Request-Id: big",))
 check("a large body: that is not JSON", a[0] == 400 and "not JSON" in error_of(a) and a[1]["x-request-id"] == "big", a[:2])
@@ -534,7 +534,7 @@ while len(gaps) < 6 and (not gaps or min(gaps) > WAIT):
         s.sendall(packet)
         s.close()
     gaps.append(slowest_health(2))
-check(f"a large body: its client leaves, and nobody else waits (longest {min(gaps) * 1000:.0f} of {WAIT * 1000:.0f} ms)", min(gaps) < WAIT, gaps)
+check(f"a large body: its client leaves, and no other client waits (longest {min(gaps) * 1000:.0f} of {WAIT * 1000:.0f} ms)", min(gaps) < WAIT, gaps)
 check("a large body: its client leaves before it is read", alive() and post("/v1/chat/completions", packet.split(b"\r\n\r\n", 1)[1])[0] == 200)
 
 a = post("/v1/chat/completions", {**CHAT, "max_completion_tokens": 0})
@@ -550,23 +550,23 @@ for bad in ("x" * 129, "caf\xe9", ""):
     a = raw(request("GET", "/v1/models", headers=("X-Request-Id: " + bad,)).replace(b"caf\xc3\xa9", b"caf\xe9"))
     check(f"x-request-id: {bad[:8]!r} is not echoed", a[0] == 200 and len(a[1].get("x-request-id", "")) == 24, a)
 a = raw(b"GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: r1\r\nOrigin: https://a.example\r\nContent-Length: 9x\r\n\r\n")
-check("x-request-id: of what could not be read, too; and its page may see the error",
+check("x-request-id: of what could not be read, too; and a page may read the error",
       a[0] == 400 and a[1].get("x-request-id") == "r1" and a[1].get("access-control-allow-origin") == "https://a.example", a)
-check("x-request-id: of what is no HTTP", len(raw(b"nonsense\r\n\r\n")[1].get("x-request-id", "")) == 24)
+check("x-request-id: of what is not HTTP", len(raw(b"nonsense\r\n\r\n")[1].get("x-request-id", "")) == 24)
 with connect() as s:
     s.sendall(request("POST", "/v1/chat/completions", {**CHAT, "stream": True}, ("X-Request-Id: streamed", "Connection: close")))
     check("x-request-id: of a stream", b"\r\nx-request-id: streamed\r\n" in s.recv(65536))
 a = post("/v1/messages", {**CHAT, "max_tokens": 2}, ("X-Request-Id: theirs", "Origin: https://a.example"))
 check("request-id: so Anthropic's clients call it", a[0] == 200 and a[1].get("request-id") == "theirs" and "request-id" in a[1].get("access-control-expose-headers", ""), a)
 ids = {raw(request("GET", path))[1].get("x-request-id") for path in ("/", "/status", "/health", "/version", "/metrics", "/nowhere", "/props", "/v1/models")}
-check("x-request-id: pages, /health, /metrics, 404: each another", len(ids) == 8 and None not in ids, ids)
+check("x-request-id: pages, /health, /metrics, 404: each has a different one", len(ids) == 8 and None not in ids, ids)
 
 # ---- CORS, metrics, pages ----
 a = raw(request("OPTIONS", "/v1/chat/completions", headers=("Origin: https://a.example", "Access-Control-Request-Method: POST")))
 check("cors: preflight of an allowed origin", a[0] == 204 and a[1].get("access-control-allow-origin") == "https://a.example", a)
 wants = "authorization,content-type,x-stainless-lang,x-stainless-retry-count,anthropic-version,anthropic-dangerous-direct-browser-access"
 a = raw(request("OPTIONS", "/v1/messages", headers=("Origin: https://a.example", "Access-Control-Request-Method: POST", "Access-Control-Request-Headers: " + wants)))
-check("cors: the headers of vendors' clients may come", a[0] == 204 and a[1].get("access-control-allow-headers") == wants, a)
+check("cors: the headers of vendors' clients are allowed", a[0] == 204 and a[1].get("access-control-allow-headers") == wants, a)
 a = raw(request("OPTIONS", "/v1/messages", headers=("Origin: https://evil.example", "Access-Control-Request-Method: POST", "Access-Control-Request-Headers: " + wants)))
 check("cors: preflight of another origin allows nothing", not any(k.startswith("access-control") for k in a[1]), a)
 a = raw(request("GET", "/health", headers=("Origin: https://evil.example",)))
@@ -579,7 +579,7 @@ a = {le: int(n) for le, n in re.findall(r'(?m)^vllm:iteration_tokens_total_bucke
 n, total = (float(re.search(rf"(?m)^vllm:iteration_tokens_total_{x}\{{[^}}]*\}} (\S+)", text)[1]) for x in ("count", "sum"))
 steps = float(re.search(r"(?m)^llamacpp:n_decode_total (\S+)", text)[1])
 check("metrics: each step is in the histogram of their sizes", 0 < a["1"] < a["512"] == a["+Inf"] == n == steps < total and list(a.values()) == sorted(a.values()), (a, n, total, steps))
-check("metrics: of a request's samples the longest", 0 < sums[1] < sums[0], sums)
+check("metrics: of a request's samples the longest counts", 0 < sums[1] < sums[0], sums)
 check("metrics: every line is a sample or a comment", all(l.startswith("# ") or (" " in l and float(l.rsplit(" ", 1)[1]) >= 0)
       for l in text.splitlines() if l))
 for path in ("/", "/status"):
@@ -607,5 +607,5 @@ after = stats()
 check("clients that vanish are cancelled", after["requests"] == 0 and after["running"] == 0
       and after["cancelled"] > before["cancelled"], after)
 check("no page is lost", after["pages_used"] == after["pages_cached"] or after["pages_used"] <= before["pages_used"], (before, after))
-check("the server is well", alive())
+check("the server is healthy", alive())
 sys.exit(tap.end())

@@ -28,7 +28,7 @@ def chat(messages, **fields):
     return choice["message"], choice["finish_reason"]
 
 
-check("the model that comes with Lateen to talk with", json.loads(serve_http.send(base + "/v1/models")[1])["data"][0]["id"] == "reasoner-23m")
+check("the model that ships with Lateen for chats", json.loads(serve_http.send(base + "/v1/models")[1])["data"][0]["id"] == "reasoner-23m")
 defaults = json.loads(serve_http.send(base + "/props")[1])["default_generation_settings"]["params"]
 check("it brings its temperature", abs(defaults["temperature"] - 0.6) < 1e-6, defaults["temperature"])
 

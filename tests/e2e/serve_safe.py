@@ -35,10 +35,10 @@ def pool_of(server):
 
 s = Server()
 context, free = s.stats()["context"], pool_of(s)
-check("the pool's size is told at the start", free[0] == free[1] * free[2] >= context and free[3] > 0, s.said())
+check("the pool's size is logged at the start", free[0] == free[1] * free[2] >= context and free[3] > 0, s.said())
 s.end()
 s = Server("--context", str(4 * context))
-check(f"--context over the model's: pages for the {context} tokens that are served, and a line that says so",
+check(f"--context above the model's: pages for the {context} tokens that are served, and a line that says so",
       s.stats()["context"] == context and pool_of(s)[1] == free[1] and f"exceeds the model's {context}" in s.said(), (free, pool_of(s), s.said()))
 s.end()
 s = Server("--context", str(context // 4))
@@ -68,7 +68,7 @@ page_bytes = int(free[3] * (1 << 20) / free[1])
 s = Server("--max-running", "16", "--prefix-cache-bytes", str(6 * page_bytes))
 again = [cached_of(s, p) for p in prompts * 2][len(prompts):]
 stat = s.stats()
-check("--prefix-cache-bytes: what nobody uses is kept up to that, the newest of it", 0 < stat["pages_cached"] <= 7 and max(again) < page * 2 and
+check("--prefix-cache-bytes: unused pages are kept up to that size, the newest ones", 0 < stat["pages_cached"] <= 7 and max(again) < page * 2 and
       cached_of(s, prompts[-1]) >= page * 2, (stat["pages_cached"], again, page_bytes))
 s.end()
 
@@ -137,7 +137,7 @@ for host, status in (("localhost", 200), (f"localhost:{s.port}", 200), (own, 200
     # No URL has such a host; in brackets there must be an address.
     if host != "[::1].evil.example":
         check(f"without keys, Host: {host}: {status}", tries(s, host=host) == status, tries(s, host=host))
-check("a wrong Host gets nothing, not even the pages", all(tries(s, host="evil.example", method="GET", path=p, body=b"") == 403 for p in ("/", "/health", "/v1/models", "/status.json")))
+check("a wrong Host is refused everything, even the pages", all(tries(s, host="evil.example", method="GET", path=p, body=b"") == 403 for p in ("/", "/health", "/v1/models", "/status.json")))
 for lines, status in (((f"Origin: http://{own}",), 200), (("Origin: https://a.example",), 200), (("Origin: https://evil.example",), 403), (("Origin: null",), 403),
                       (("Origin: http://localhost:3000",), 403), (("Origin: https://a.example.evil.example",), 403), (("Origin: http://127.0.0.1",), 403),
                       (("Sec-Fetch-Site: cross-site",), 403), (("Sec-Fetch-Site: same-origin",), 200), (("Content-Type: text/plain",), 415),
@@ -146,13 +146,13 @@ for lines, status in (((f"Origin: http://{own}",), 200), (("Origin: https://a.ex
                       (("Content-Type: application/x-www-form-urlencoded", "Origin: https://evil.example"), 403)):
     got = tries(s, *lines, host=own)
     check(f"without keys, {', '.join(lines)}: {status}", got == status, got)
-check("a page of another site may not even read", tries(s, "Origin: https://evil.example", method="GET", path="/v1/models", body=b"") == 403)
+check("a page of another site may not even read answers", tries(s, "Origin: https://evil.example", method="GET", path="/v1/models", body=b"") == 403)
 check("but it may know whether the server lives", tries(s, "Origin: https://evil.example", method="GET", path="/health", body=b"") == 200)
 check("HTTP/1.0 without a Host is served", s.ask(b"GET /v1/models HTTP/1.0\r\n\r\n")[0] == 200)
 s.end()
 s = Server("--quiet", "--api-key", "one,two")
 key = "Authorization: Bearer two"
-check("with keys any host and origin may call that knows one", tries(s, key, host="evil.example") == 200 and tries(s, key, "Origin: https://evil.example") == 200 and
+check("with keys, any host and origin that knows one may call", tries(s, key, host="evil.example") == 200 and tries(s, key, "Origin: https://evil.example") == 200 and
       tries(s, key, "Content-Type: text/plain") == 200)
 check("keys: a prefix, a longer one, another case, none, in the query: 401", all(tries(s, k) == 401 for k in ("Authorization: Bearer tw", "Authorization: Bearer twoo",
       "Authorization: Bearer TWO", "Authorization: Basic two", "Authorization: Bearer", "X: y")) and tries(s, path="/tokenize?key=two&api_key=two") == 401)
@@ -259,7 +259,7 @@ for stream in (False, True):
         c.sendall(post_bytes("/v1/completions", {**gone, "stream": stream}))
         while s.stats()["running"] == 0:
             time.sleep(0.005)
-    check(f"a client that goes away is noticed all the same (stream {stream})", s.idle() and s.stats()["cancelled"] > 0, s.stats())
+    check(f"a client that disconnects is noticed all the same (stream {stream})", s.idle() and s.stats()["cancelled"] > 0, s.stats())
 
 # ---- Connections ----
 busy = [s.connect(60) for _ in range(8)]
@@ -297,7 +297,7 @@ else:
     serve_client.tap.skip("promtool", "not installed (packages-test.txt: prometheus)")
 accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 status, body = s.ask(f"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n".encode())
-check("OpenMetrics to who prefers it", status == 200 and body.endswith(b"\n# EOF\n") and b"# TYPE lateen_connections_refused counter\n" in body and b'le="1.0"' in body, body[-80:])
+check("OpenMetrics for a client that prefers it", status == 200 and body.endswith(b"\n# EOF\n") and b"# TYPE lateen_connections_refused counter\n" in body and b'le="1.0"' in body, body[-80:])
 s.end()
 
 
@@ -374,7 +374,7 @@ with tls_connect(s, cert) as c:
 end = time.time() + 20
 while b'"running":0' not in (stat := tls_ask(head("GET", "/status.json"))) and time.time() < end:
     time.sleep(0.02)
-check("TLS: a client that goes away is cancelled", b'"running":0' in stat and b'"cancelled":0' not in stat, stat)
+check("TLS: a client that disconnects is cancelled", b'"running":0' in stat and b'"cancelled":0' not in stat, stat)
 
 kept = tls_connect(s, cert)
 kept.sendall(head("GET", "/health").replace(b"Connection: close\r\n", b""))
@@ -407,11 +407,11 @@ check("TLS: a certificate that does not fit its key: the previous one stays in u
 os.replace(fresh[1], key_file)
 check("TLS: with its key it is served, without a restart", within(20, lambda: served() != first) and "was read again" in s.said(), s.said())
 kept.sendall(head("GET", "/health"))
-check("TLS: and a connection from before goes on", read_all(kept).startswith(b"HTTP/1.1 200"))
+check("TLS: and an earlier connection continues", read_all(kept).startswith(b"HTTP/1.1 200"))
 second = served()
 with open(cert, "w") as f:
     f.write("rubbish")
-check("TLS: rubbish in its place: the last good one goes on", within(20, lambda: s.said().count("the previous one stays in use") >= 2) and served() == second, s.said())
+check("TLS: garbage in its place: the last good one stays in use", within(20, lambda: s.said().count("the previous one stays in use") >= 2) and served() == second, s.said())
 files = len(os.listdir(f"/proc/{s.p.pid}/fd"))
 for i in range(150):
     with s.connect() as c:

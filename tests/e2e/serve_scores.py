@@ -83,7 +83,7 @@ def reward():
     texts = ["A girl.", "A big dog in the park", "Lily is a little girl"]
     want = [raw(input=ids_of(q) + ids_of(d))[0][0] for d in texts]
     status, a = ask("/v1/score", queries=q, documents=docs)
-    check("score: query and document, one behind the other", all(near(d["score"], sigmoid(w)) for d, w in zip(a["data"], want)) and [d["object"] for d in a["data"]] == ["score"] * 3, (a, want))
+    check("score: query and document, one after the other", all(near(d["score"], sigmoid(w)) for d, w in zip(a["data"], want)) and [d["object"] for d in a["data"]] == ["score"] * 3, (a, want))
     check("score: older names, and pairs", all(near(x["score"], w) for x, w in zip(ask("/score", text_1=[q] * 3, text_2=texts, use_activation=False)[1]["data"], want)))
     order = sorted(range(3), key=lambda i: -want[i])
     for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
@@ -184,7 +184,7 @@ def beside():
         a = ask("/v1/completions", ignore_eos=True, alignment={"method": "speculative_rejection", "n": 8, "every": 7, "reward": "reward", "return_candidates": True}, **PROMPT)[1]
         says = a["alignment"]
         cut = {i: c["tokens"] for i, c in enumerate(says["candidates"]) if c["finish_reason"] == "cut"}
-        check("speculative_rejection: the reward model judges beginnings, and the worse half goes each time", says["chosen"] == left[0] and a["choices"][0]["text"] == whole[left[0]]["text"]
+        check("speculative_rejection: the reward model judges beginnings, and the worse half is cut each time", says["chosen"] == left[0] and a["choices"][0]["text"] == whole[left[0]]["text"]
               and sorted(cut) == sorted(lengths) and all(cut[i] >= lengths[i] for i in cut) and says["tokens"]["reward"] >= spent, (says, left, lengths, spent))
     messages = [{"role": "user", "content": "Once upon a time"}]
     a = ask("/v1/chat/completions", messages=messages, max_tokens=16, seed=5, alignment={"method": "best_of_n", "n": 4, "reward": "reward", "return_candidates": True})[1]

@@ -39,7 +39,7 @@ if step == "save":
     check("the first answer finds nothing", cached == 0)
     status, saved = act("save", slot="3", filename="lily.bin", prompt=text)
     size = os.path.getsize(os.path.join(folder, "lily.bin"))
-    check("a text is saved, and told in llama-server's words", status == 200 and saved["id_slot"] == 3 and saved["filename"] == "lily.bin" and saved["n_saved"] > 0
+    check("a text is saved, and reported in llama-server's words", status == 200 and saved["id_slot"] == 3 and saved["filename"] == "lily.bin" and saved["n_saved"] > 0
           and saved["n_saved"] % 16 == 0 and saved["n_written"] == size and saved["timings"]["save_ms"] > 0, saved)
     with open(kept, "w") as f:
         json.dump([first, saved["n_saved"]], f)

@@ -48,22 +48,22 @@ def stored():
     first = create(input="Once upon a time", metadata={"k": "v"})[1]
     check("a response is kept unless store is false", first["store"] is True and first["metadata"] == {"k": "v"}, first)
     status, text = call("GET", f"/v1/responses/{first['id']}")
-    check("GET tells it as it was told", status == 200 and json.loads(text) == first, text)
+    check("GET returns it as it was first returned", status == 200 and json.loads(text) == first, text)
     items = json.loads(call("GET", f"/v1/responses/{first['id']}/input_items")[1])
     check("its input items have ids", items["object"] == "list" and items["data"][0]["content"] == [{"type": "input_text", "text": "Once upon a time"}]
           and items["first_id"] == items["last_id"] == items["data"][0]["id"] and items["has_more"] is False, items)
     check("another key does not find it", call("GET", f"/v1/responses/{first['id']}", who=other)[0] == 404)
-    refused("nor goes on from it", 400, "previous_response_not_found", create(who=other, input="x", previous_response_id=first["id"]))
+    refused("nor continues it", 400, "previous_response_not_found", create(who=other, input="x", previous_response_id=first["id"]))
     check("nor forgets it", call("DELETE", f"/v1/responses/{first['id']}", who=other)[0] == 404)
     status, body = call("POST", "/v1/responses/compact", {})[:2]
-    check("a verb that is not here is no id", status == 404 and "there is no POST /v1/responses/compact here" in str(body), body)
+    check("an unknown verb is not an id", status == 404 and "there is no POST /v1/responses/compact here" in str(body), body)
     check("it cannot be cancelled", call("POST", f"/v1/responses/{first['id']}/cancel", {})[0] == 400)
     check("DELETE", json.loads(call("DELETE", f"/v1/responses/{first['id']}")[1]) == {"id": first["id"], "object": "response", "deleted": True})
     check("then it is gone", call("GET", f"/v1/responses/{first['id']}")[0] == 404 == call("DELETE", f"/v1/responses/{first['id']}")[0])
     refused("and cannot be continued", 400, "previous_response_not_found", create(input="x", previous_response_id=first["id"]))
     none = create(input="Once", store=False)[1]
     check("store false is honoured", none["store"] is False and call("GET", f"/v1/responses/{none['id']}")[0] == 404, none)
-    check("an id that is none", call("GET", "/v1/responses/resp_nobody")[0] == 404 == call("GET", "/v1/responses/")[0])
+    check("an id that does not exist", call("GET", "/v1/responses/resp_nobody")[0] == 404 == call("GET", "/v1/responses/")[0])
 
 
 def refused_cursor(name, path):
@@ -104,7 +104,7 @@ def completions():
     first = chat(store=True, metadata={"topic": "a & b", "n": "1"}, n=2)[1]
     status, text = call("GET", at(first))
     told = json.loads(text)
-    check("a chat completion that asks for it is stored as it was told", status == 200 and told.pop("metadata") == {"topic": "a & b", "n": "1"} and told == first, text)
+    check("a chat completion that asks for it is stored as it was returned", status == 200 and told.pop("metadata") == {"topic": "a & b", "n": "1"} and told == first, text)
     pieces = chat(store=True, stream=True)[1]
     streamed = json.loads(call("GET", at(pieces[0]))[1])
     whole = chat()[1]["choices"]
@@ -132,7 +132,7 @@ def completions():
     page = json.loads(call("GET", "/v1/chat/completions?limit=2")[1])
     check("a page", [c["id"] for c in page["data"]] == [first["id"], streamed["id"]] and page["has_more"] is True and page["last_id"] == streamed["id"], page)
     check("the next page", ids_of(f"?after={page['last_id']}") == ids_of()[2:])
-    check("behind the last there is nothing, and that is no error", ids_of(f"?after={asked['id']}") == [])
+    check("after the last there is nothing, and that is not an error", ids_of(f"?after={asked['id']}") == [])
     refused_cursor("completions", "/v1/chat/completions")
     refused_cursor("their messages", at(asked, "/messages"))
     query = lambda **metadata: "?" + urllib.parse.urlencode({f"metadata[{k}]": v for k, v in metadata.items()})
@@ -151,9 +151,9 @@ def completions():
 
     check("another key finds nothing of it", ids_of(who=other) == [] and [call(m, at(first), b, other)[0] for m, b in (("GET", None), ("POST", {"metadata": {}}), ("DELETE", None))] == [404] * 3
           and call("GET", at(first, "/messages"), who=other)[0] == 404)
-    check("a path behind it that is none", call("GET", at(first, "/nothing"))[0] == 404 == call("POST", at(first, "/x"), {"metadata": {}})[0])
+    check("a path after it that does not exist", call("GET", at(first, "/nothing"))[0] == 404 == call("POST", at(first, "/x"), {"metadata": {}})[0])
     response = create(input="x")[1]
-    check("a response is no chat completion, nor the other way", call("GET", f"/v1/chat/completions/{response['id']}")[0] == 404 == call("GET", f"/v1/responses/{first['id']}")[0]
+    check("a response is not a chat completion, nor the reverse", call("GET", f"/v1/chat/completions/{response['id']}")[0] == 404 == call("GET", f"/v1/responses/{first['id']}")[0]
           and response["id"] not in ids_of())
     check("DELETE of a completion", json.loads(call("DELETE", at(first))[1]) == {"id": first["id"], "object": "chat.completion.deleted", "deleted": True})
     check("then it is gone, too", call("GET", at(first))[0] == 404 == call("DELETE", at(first))[0] and first["id"] not in ids_of())
@@ -171,10 +171,10 @@ def turns():
     check("the second turn by id reads as much as with all items", by_id["usage"]["input_tokens"] == whole["usage"]["input_tokens"] > one["usage"]["input_tokens"],
           (by_id["usage"], whole["usage"]))
     check("and says the same", [i.get("content") for i in by_id["output"]] == [i.get("content") for i in whole["output"]], (by_id["output"], whole["output"]))
-    check("it names the one before", by_id["previous_response_id"] == one["id"])
+    check("it names the previous one", by_id["previous_response_id"] == one["id"])
     call("DELETE", f"/v1/responses/{one['id']}")
     three = create(input="Go on", tools=[tool], previous_response_id=by_id["id"])
-    check("a third turn, when the first cannot be found any more", three[0] == 200 and three[1]["usage"]["input_tokens"] > by_id["usage"]["input_tokens"], three)
+    check("a third turn, when the first can no longer be found", three[0] == 200 and three[1]["usage"]["input_tokens"] > by_id["usage"]["input_tokens"], three)
     fork = create(input="Go on", tools=[tool], previous_response_id=by_id["id"])
     check("a turn may be continued twice", fork[1]["usage"]["input_tokens"] == three[1]["usage"]["input_tokens"])
     check("instructions are each request's own", create(input="Go on", instructions="x", previous_response_id=by_id["id"])[1]["instructions"] == "x")
@@ -249,7 +249,7 @@ def truncation():
     long = [{"role": "user", "content": "bird " * 600}]
     refused("a last turn that is too long", 400, "context_length_exceeded", create(input=long, truncation="auto"))
     check("what fits is left as it is", prompt_tokens(input=talk[-3:], truncation="auto") == prompt_tokens(input=talk[-3:]))
-    refused("a truncation nobody knows", 400, None, create(input="x", truncation="middle"))
+    refused("an unknown truncation", 400, None, create(input="x", truncation="middle"))
 
 
 @case
@@ -257,18 +257,18 @@ def forms():
     schema = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": False}
     tool = {"type": "function", "name": "f", "parameters": schema}
     r = create(input="x", tools=[tool], tool_choice={"type": "function", "name": "f"}, text={"format": {"type": "json_schema", "name": "n", "schema": schema}, "verbosity": "low"}, max_output_tokens=200, thinking_budget=6)
-    check("a forced call beside a form is a call", r[0] == 200 and [i["type"] for i in r[1]["output"]][-1] == "function_call" and json.loads(r[1]["output"][-1]["arguments"]) == {"a": 1}, r)
-    check("verbosity is told back, and the model told", r[1]["text"]["verbosity"] == "low" and prompt_tokens(input="x", text={"verbosity": "high"}) > prompt_tokens(input="x"), r)
-    refused("a verbosity nobody knows", 400, None, create(input="x", text={"verbosity": "loud"}))
+    check("a forced call beside a format is a call", r[0] == 200 and [i["type"] for i in r[1]["output"]][-1] == "function_call" and json.loads(r[1]["output"][-1]["arguments"]) == {"a": 1}, r)
+    check("verbosity is returned, and the model is told", r[1]["text"]["verbosity"] == "low" and prompt_tokens(input="x", text={"verbosity": "high"}) > prompt_tokens(input="x"), r)
+    refused("an unknown verbosity", 400, None, create(input="x", text={"verbosity": "loud"}))
     asked = dict(max_tool_calls=3, parallel_tool_calls=False, prompt_cache_key="k", safety_identifier="s", service_tier="auto", user="u", top_logprobs=2,
                  metadata={"a": "b"}, instructions="Be brief.", context_management=[], background=False, conversation=None, prompt=None)
     r = create(input="x", include=["file_search_call.results", "message.output_text.logprobs"], **asked)
-    check("what clients send is told back", r[0] == 200 and all(r[1][k] == asked[k] for k in ("max_tool_calls", "parallel_tool_calls", "prompt_cache_key", "safety_identifier",
+    check("what clients send is returned", r[0] == 200 and all(r[1][k] == asked[k] for k in ("max_tool_calls", "parallel_tool_calls", "prompt_cache_key", "safety_identifier",
           "user", "top_logprobs", "metadata", "instructions", "background")) and r[1]["service_tier"] == "default", r)
     part = r[1]["output"][-1]
     check("log-probabilities of the message alone", part["type"] != "message" or len(part["content"][0]["logprobs"]) < r[1]["usage"]["output_tokens"], part)
     refused("in the background", 400, None, create(input="x", background=True))
-    refused("an include nobody knows", 400, None, create(input="x", include=["everything"]))
+    refused("an unknown include", 400, None, create(input="x", include=["everything"]))
 
 
 @case

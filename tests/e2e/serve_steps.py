@@ -68,7 +68,7 @@ def tokens():
                                                                                                             for g, s, end in zip(got, some, ends)), (got, some))
     flat = base64.b64decode(ask("/pooling", input=some[0]["ids"], encoding_format="base64", use_activation=False)[1]["data"][0]["data"])
     values = struct.unpack(f"<{len(flat) // 4}f", flat)
-    check("pooling: base64 has the rows one behind the other; without activation they are the head's", len(values) == 2 * len(some[0]["ids"])
+    check("pooling: base64 has the rows one after the other; without activation they are the head's", len(values) == 2 * len(some[0]["ids"])
           and near(1 / (1 + math.exp(values[-2] - values[-1])), math.exp(some[0]["logps"][-1][1])), values)
     check("pooling: task embed", len(pooled(input="Hi", task="embed")[0]) == 24)
     refused("a task of texts", "task", "/pooling", input="x", task="classify")
@@ -81,8 +81,8 @@ def steps():
     check("pooling: the ends of steps, as transformers has them", all(same(g, t["logps"]) for g, t in zip(alone, truth["alone"])) and len(alone) == 4, (alone, truth["alone"]))
     for r, t in zip(rows[:4], truth["chat"]):
         got = pooled(messages=[{"role": "user", "content": r["prompt"]}, {"role": "assistant", "content": "".join(s + "\n" for s in r["completions"])}])
-        check("pooling: the answer of a chat, behind the template's opening", len(got) == 1 and same(got[0], t["logps"]), (got, t["logps"]))
-    check("pooling: what stands behind the last separator is not read", same(pooled(input="".join(s + "\n" for s in rows[0]["completions"]) + "and so")[0], truth["alone"][0]["logps"]))
+        check("pooling: the answer of a chat, after the template's opening", len(got) == 1 and same(got[0], t["logps"]), (got, t["logps"]))
+    check("pooling: what follows the last separator is not read", same(pooled(input="".join(s + "\n" for s in rows[0]["completions"]) + "and so")[0], truth["alone"][0]["logps"]))
     refused("a text without a step", "input", "/pooling", input="no step")
     refused("ids, in which no separator is looked for", "input", "/pooling", input=[1, 2, 3])
     refused("a chat that ends with a question", "messages", "/pooling", messages=[{"role": "user", "content": "a\n"}])
@@ -113,7 +113,7 @@ def judged():
         check(f"best_of_n: each step has the score of the reward model; {name} of them is the candidate's", len(want) == 5 and max(map(len, want)) > 2 and all(
             len(c["steps"]) == len(w) and all(near(x, y) for x, y in zip(c["steps"], w)) and near(c["score"], fold(w)) for c, w in zip(says["candidates"], want)), (says, want))
         best = max(range(5), key=lambda i: fold(want[i]))
-        check(f"best_of_n: {name}: the best is kept, and its steps are told", says["chosen"] == best and near(says["score"], fold(want[best])) and all(near(x, y) for x, y in zip(says["steps"], want[best])), says)
+        check(f"best_of_n: {name}: the best is kept, and its steps are reported", says["chosen"] == best and near(says["score"], fold(want[best])) and all(near(x, y) for x, y in zip(says["steps"], want[best])), says)
     check("min is what counts if nothing is said", near(group("best_of_n", n=5)["alignment"]["score"], group("best_of_n", n=5, aggregate="min")["alignment"]["score"]))
     check("without a border the separator ends a step", all(len(c["steps"]) == len(parts(c["text"], "\n")) or not c["text"].strip() for c in group("best_of_n", border=None, n=5)["alignment"]["candidates"]))
     votes = group("self_consistency", n=6, aggregate="product")["alignment"]
@@ -139,7 +139,7 @@ def judged():
     says = group("speculative_rejection", n=4, every=4)["alignment"]
     check("speculative_rejection: beginnings are judged by their steps", says["cut"] > 0 and len(says["steps"]) > 0, says)
     done = ask("/v1/completions", prompt="Once upon a time", max_tokens=12, seed=5, temperature=1.0, alignment={"method": "best_of_n", "n": 3, "reward": "reward", "border": " "})
-    check("a completion is judged behind its prompt", done[0] == 200 and all(0 < s < 1 for s in done[1]["alignment"]["steps"]), done)
+    check("a completion is judged after its prompt", done[0] == 200 and all(0 < s < 1 for s in done[1]["alignment"]["steps"]), done)
     for name, param, fields in (("an aggregate", "alignment.aggregate", {"aggregate": "max"}), ("an aggregate without the reward model", "alignment.aggregate", {"aggregate": "min", "reward": "logprob"}),
                                 ("a border without it", "alignment.border", {"border": ".", "reward": "logprob"}), ("an empty border", "alignment.border", {"border": ""})):
         refused(name, param, "/v1/completions", prompt="x", max_tokens=2, alignment={"method": "best_of_n", "n": 2, "reward": "reward", **fields})
@@ -150,7 +150,7 @@ def head():
     texts = ["".join(s + SEPARATOR for s in r["steps"]) for r in two]
     alone = pooled(input=texts)
     near_all = lambda got, want: len(got) == len(want) and all(len(g) == 2 and all(near(x, y) for x, y in zip(g, w)) for g, w in zip(got, want))
-    check("pooling: a head of two layers says at the ends of steps what PyTorch has", all(near_all(g, r["alone"]) for g, r in zip(alone, two)) and len(alone) == 6, (alone, two))
+    check("pooling: a head of two layers gives PyTorch's scores at the ends of steps", all(near_all(g, r["alone"]) for g, r in zip(alone, two)) and len(alone) == 6, (alone, two))
     check("the values differ between steps (else that says little)", len({round(v[1], 3) for r in two for v in r["alone"]}) > 8)
     for r, text in zip(two, texts):
         got = pooled(messages=[{"role": "user", "content": r["prompt"]}, {"role": "assistant", "content": text}])

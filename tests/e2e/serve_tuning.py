@@ -116,7 +116,7 @@ def cycle():
     saved = call(s, "GET", f"/v1/fine_tuning/jobs/{job['id']}/checkpoints")[1]["data"]
     check("the last three epochs are checkpoints", [c["step_number"] for c in saved] == [12, 9, 6] and all(c["metrics"]["full_valid_loss"] > 0 for c in saved), saved)
     after = answer(s, name)
-    check("its model is served, and answers otherwise", after[0] == 200 and after[1]["model"] == name and after[1]["choices"][0]["message"]["content"] != before, after)
+    check("its model is served, and answers differently", after[0] == 200 and after[1]["model"] == name and after[1]["choices"][0]["message"]["content"] != before, after)
     last = answer(s, saved[0]["fine_tuned_model_checkpoint"])[1]["choices"][0]["message"]["content"]
     for path in ("", f"/{job['id']}/events", f"/{job['id']}/checkpoints"):
         lost = call(s, "GET", f"/v1/fine_tuning/jobs{path}?after=nobody")
@@ -126,7 +126,7 @@ def cycle():
     check("it is listed for its owner alone", name in names(s) and not any(n.startswith("ft:") for n in names(s, "two")), names(s, "two"))
     other = [answer(s, name, "two"), call(s, "GET", f"/v1/models/{name}", key="two"), call(s, "GET", f"/v1/fine_tuning/jobs/{job['id']}", key="two"),
              call(s, "DELETE", f"/v1/models/{name}", key="two"), create(s, f, "two"), create(s, send(s, [talk(1)], "two"), "two", model=name)]
-    check("another key uses, sees, deletes and goes on from nothing of it", [a[0] for a in other] == [404, 404, 404, 404, 400, 404], other)
+    check("another key cannot use, see, delete or continue any of it", [a[0] for a in other] == [404, 404, 404, 404, 400, 404], other)
     check("nor by the field lora", call(s, "POST", "/v1/chat/completions", {"model": base, "lora": [{"id": name, "scale": 1}], "messages": [{"role": "user", "content": "x"}]}, "two")[0] == 400)
     listed = call(s, "GET", "/v1/fine_tuning/jobs?metadata%5Bk%5D=v")[1]["data"]
     check("jobs are listed, by metadata too", [j["id"] for j in listed] == [job["id"]] and call(s, "GET", "/v1/fine_tuning/jobs?metadata%5Bk%5D=w")[1]["data"] == [])
@@ -175,7 +175,7 @@ def refused():
                              ("an unknown field", {"colour": 1}, "colour"), ("no such file", {"validation_file": "file-none"}, "file-none")):
         status, text = create(s, good, **more)
         check(f"{what}: refused by name", status in (400, 404) and said in text["error"]["message"], text)
-    check("a file of batches is none of fine-tuning", create(s, upload(s, lines([talk(0)]))[1]["id"])[0] == 400)
+    check("a file for batches is not one for fine-tuning", create(s, upload(s, lines([talk(0)]))[1]["id"])[0] == 400)
     check("jobs and paths that do not exist", [call(s, *x)[0] for x in (("GET", "/v1/fine_tuning/jobs/ftjob-x"), ("POST", "/v1/fine_tuning/jobs/ftjob-x/cancel"),
           ("GET", "/v1/fine_tuning/jobs/..%2F..%2Flock"))] == [404, 404, 404])
     said = call(s, "GET", "/v1/fine_tuning/jobs/ftjob-x/events")[1]["error"]["message"]
@@ -199,7 +199,7 @@ def interrupted():
     alone = create(s, f, **how)[1]["id"]
     second = create(s, f, **how)[1]["id"]
     third = create(s, f, **how)
-    check("jobs of a key that have not ended are bounded", third[0] == 429 and third[1]["error"]["code"] == "fine_tuning_limit", third)
+    check("the number of a key's jobs that have not ended is bounded", third[0] == 429 and third[1]["error"]["code"] == "fine_tuning_limit", third)
     wait_step(s, alone, 1)
     job = call(s, "GET", f"/v1/fine_tuning/jobs/{second}")[1]
     check("a second job waits for the trainer", job["status"] in ("validating_files", "queued") or call(s, "GET", f"/v1/fine_tuning/jobs/{alone}")[1]["status"] == "succeeded", job)
@@ -209,7 +209,7 @@ def interrupted():
     s.p.kill()
     s.p.wait()
     s = start(folder, "--api-key", "one")
-    check("after kill -9 of the server the job goes on", call(s, "GET", f"/v1/fine_tuning/jobs/{second}")[1]["status"] in ("queued", "running", "succeeded"))
+    check("after kill -9 of the server the job continues", call(s, "GET", f"/v1/fine_tuning/jobs/{second}")[1]["status"] in ("queued", "running", "succeeded"))
     job = wait(s, second, ("running",))
     status, job = call(s, "POST", f"/v1/fine_tuning/jobs/{second}/pause")
     if status == 200:
@@ -217,8 +217,8 @@ def interrupted():
         check("and resumed", call(s, "POST", f"/v1/fine_tuning/jobs/{second}/resume")[1]["status"] == "queued")
     job = wait(s, second)
     told = events(s, second)
-    check("it ends with the bits of the one that nothing disturbed", job["status"] == "succeeded" and weights(folder, second) == weights(folder, alone), job)
-    check("each step is told once", steps(told) == list(range(1, 301)), steps(told))
+    check("it ends with the bits of the undisturbed one", job["status"] == "succeeded" and weights(folder, second) == weights(folder, alone), job)
+    check("each step is reported once", steps(told) == list(range(1, 301)), steps(told))
     f = send(s, [talk(i) for i in range(20)])
     third = create(s, f, method=supervised(n_epochs=50, batch_size=1))[1]["id"]
     wait_step(s, third, 1)
@@ -229,7 +229,7 @@ def interrupted():
     left = [os.path.join(folder, third, *x) for x in (("run", "checkpoints"), ("train.jsonl",))]
     while any(os.path.exists(x) for x in left) and time.time() < end:
         time.sleep(0.05)
-    check("and its data are removed when its trainer has gone", not any(os.path.exists(x) for x in left), left)
+    check("and its data are removed when its trainer has ended", not any(os.path.exists(x) for x in left), left)
     s.end()
 
 
@@ -247,7 +247,7 @@ def preferences():
     check("its metrics have the share of pairs that are right", rows and rows[0].endswith("valid_accuracy") and rows[-1].split(",")[2] == "1", rows)
     check("its model answers", answer(s, job["fine_tuned_model"])[0] == 200)
     wrong = wait(s, create(s, send(s, [pair(0), talk(0)], ""), method={"type": "dpo"})[1]["id"])
-    check("a conversation is no pair", wrong["error"]["line"] == 2 and "messages" in wrong["error"]["message"], wrong["error"])
+    check("a conversation is not a pair", wrong["error"]["line"] == 2 and "messages" in wrong["error"]["message"], wrong["error"])
     s.end()
 
 

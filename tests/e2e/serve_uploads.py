@@ -107,7 +107,7 @@ def life():
     s.p.kill()
     s.p.wait()
     s = start("--api-key", "one,two")
-    check("an upload does not outlive the server, its file does", cancel(s, w)[0] == 404 and parts_on_disk() == 0 and exchange(s, "GET", f"/v1/files/{f['id']}/content")[1] == whole)
+    check("an upload does not outlive the server, but its file does", cancel(s, w)[0] == 404 and parts_on_disk() == 0 and exchange(s, "GET", f"/v1/files/{f['id']}/content")[1] == whole)
     call(s, "DELETE", f"/v1/files/{f['id']}")
     s.end()
 
@@ -185,7 +185,7 @@ def at_once():
         t.start()
     for t in threads:
         t.join()
-    check("of calls that complete it at once, one does", sorted(ends) == [200] + [400] * 7, ends)
+    check("of several calls that complete it at once, one succeeds", sorted(ends) == [200] + [400] * 7, ends)
     s.end()
 
 

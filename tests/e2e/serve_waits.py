@@ -37,11 +37,11 @@ def ids(a):
 check("the mark that closes the reasoning is one token, and the model soon writes it", len(CLOSE) == 1 and CLOSE[0] in ids(chat())[:24], ids(chat()))
 plain = ids(chat())
 first = plain.index(CLOSE[0])
-check("a least number that is reached changes nothing", ids(chat(min_tokens=first)) == plain and chat(min_tokens=first)["reasoning_control"]["waits"] == 0, (plain, chat(min_tokens=first)))
+check("a minimum that is reached changes nothing", ids(chat(min_tokens=first)) == plain and chat(min_tokens=first)["reasoning_control"]["waits"] == 0, (plain, chat(min_tokens=first)))
 for least in (first + 1, 20, 45):
     a = chat(min_tokens=least)
     got, r = ids(a), a["reasoning_control"]
-    check(f"at least {least}: it goes on with Wait where it would have ended", got[:first + len(WAIT)] == plain[:first] + WAIT and r["waits"] >= 1, (got, plain, r))
+    check(f"at least {least}: it continues with Wait where it would have ended", got[:first + len(WAIT)] == plain[:first] + WAIT and r["waits"] >= 1, (got, plain, r))
     check(f"at least {least}: then it ends, not before", CLOSE[0] not in got[:least] and got.count(CLOSE[0]) >= (least < 40) and len(got) == 60 and a["usage"]["completion_tokens"] == 60, (got, r))
 a = chat(min_tokens=20, wait="Hmm", max_tokens=30)
 got = ids(a)

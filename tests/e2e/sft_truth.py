@@ -116,18 +116,18 @@ with tempfile.TemporaryDirectory() as work:
     check("ids and masks of every shape, as transformers has them", rows_equal())
     out = f"{work}/full"
     done = train(out)
-    check("20 steps of full fine-tuning, as PyTorch takes them", done.stderr[-600:] if done.returncode != 0 else compare(truth["full"], steps_of(out)))
+    check("20 steps of full fine-tuning equal PyTorch's", done.stderr[-600:] if done.returncode != 0 else compare(truth["full"], steps_of(out)))
     again = train(f"{work}/stream", **{"data.packing": "stream", "data.mask_documents": "false", "steps": 1})
     leaks = steps_of(f"{work}/stream")[0]["loss"] if again.returncode == 0 else None
     check("rows that leak have another loss", leaks is None or math.isclose(leaks, truth["full"][0]["loss"], rel_tol=LOSS))
     said = run("chat", "--model", f"{out}/model", "--max-tokens", "4", input="Hi\n")
-    check("the exported model talks by its template", said.stderr if said.returncode != 0 or not os.path.exists(f"{out}/model/tokenizer.json") else "")
+    check("the exported model uses its chat template", said.stderr if said.returncode != 0 or not os.path.exists(f"{out}/model/tokenizer.json") else "")
 
     # Adapters, as PEFT trains them.
     for run_ in truth["lora"]:
         out = f"{work}/lora-{run_['name']}"
         done = train(out, **{"lora.init": f"{golden}/adapter-{run_['name']}", "batch.micro": 0 if run_["name"] == "all" else 2})
-        check(f"20 steps of LoRA ({run_['name']}), as PEFT takes them", done.stderr[-600:] if done.returncode != 0 else compare(run_["steps"], steps_of(out)))
+        check(f"20 steps of LoRA ({run_['name']}) equal PEFT's", done.stderr[-600:] if done.returncode != 0 else compare(run_["steps"], steps_of(out)))
         check("the adapters end where PEFT's do", apart(f"{out}/adapter", f"{golden}/adapter-{run_['name']}-end", 2e-4))
     both = train(f"{work}/ranks", **{"lora.init": f"{golden}/adapter-all", "batch.size": 2 * truth["rows"], "mesh": "dp=2", "threads": 1})
     check("two ranks that divide the rows take the same steps", both.stderr[-600:] if both.returncode != 0 else compare(truth["lora"][0]["steps"], steps_of(f"{work}/ranks")))
@@ -163,7 +163,7 @@ with tempfile.TemporaryDirectory() as work:
     into = run("convert", f"{work}/adapter.gguf", f"{work}/merged-gguf", "--base", golden, "--dtype", "fp32")
     check("and merges to the same model", into.stderr if into.returncode != 0 else apart(f"{work}/merged-gguf", f"{work}/merged", 0))
     said = [run("generate", "--model", *m, "--dtype", "fp32", "--temperature", "0", "--max-tokens", "8", "--prompt", "Hi") for m in ((f"{out}/adapter",), (golden, "--lora", f"{work}/adapter.gguf"))]
-    check("generate --lora opens it beside its model", said[1].stderr if said[1].returncode != 0 or said[0].stdout != said[1].stdout or not said[0].stdout else "")
+    check("generate --lora loads it beside its model", said[1].stderr if said[1].returncode != 0 or said[0].stdout != said[1].stdout or not said[0].stdout else "")
     run("quantize", golden, f"{work}/q8.gguf", "--type", "q8_0")
     with open(f"{work}/text.txt", "w") as f:
         f.write("The rain fell on the hills all night, and the river rose.\n")
@@ -194,7 +194,7 @@ with tempfile.TemporaryDirectory() as work:
             start = f"{work}/tied"
             tie(start)
         done = train(out, **{"model.init": start, "lora.init": f"{golden}/adapter-{name}", "batch.micro": 2})
-        check(f"20 steps of LoRA of embedding and head ({name}), as PEFT takes them", done.stderr[-600:] if done.returncode != 0 else compare(run_["steps"], steps_of(out)) or apart(f"{out}/adapter", f"{golden}/adapter-{name}-end", 2e-4))
+        check(f"20 steps of LoRA of embedding and head ({name}) equal PEFT's", done.stderr[-600:] if done.returncode != 0 else compare(run_["steps"], steps_of(out)) or apart(f"{out}/adapter", f"{golden}/adapter-{name}-end", 2e-4))
     both = train(f"{work}/top-ranks", **{"lora.init": f"{golden}/adapter-top", "batch.size": 2 * truth["rows"], "mesh": "dp=2", "threads": 1})
     check("two ranks take the same steps with them", both.stderr[-600:] if both.returncode != 0 else compare(truth["top"][0]["steps"], steps_of(f"{work}/top-ranks")))
     top = [run("convert", *args) for args in ((f"{work}/top/adapter", f"{work}/merged-top", "--dtype", "fp32"), (f"{work}/top/adapter", f"{work}/top.gguf", "--adapter"),
@@ -222,7 +222,7 @@ with tempfile.TemporaryDirectory() as work:
     beside, into = (run("chat", "--model", m, "--dtype", "fp32", "--temperature", "0", "--max-tokens", "12", input="Hi\nadd 2 and 3\n") for m in (f"{out}/adapter", f"{work}/merged"))
     check("beside their model they answer as merged into it", beside.stderr if beside.returncode != 0 or beside.stdout != into.stdout or len(into.stdout) < 4 else "")
     said = run("chat", "--model", f"{work}/merged", "--max-tokens", "4", input="Hi\n")
-    check("and the merged model talks by its template", said.stderr if said.returncode != 0 or not os.path.exists(f"{work}/merged/chat_template.jinja") else "")
+    check("and the merged model uses its chat template", said.stderr if said.returncode != 0 or not os.path.exists(f"{work}/merged/chat_template.jinja") else "")
     fresh = train(f"{work}/fresh", **{"lora.rank": 4, "lora.alpha": 8, "lora.targets": "q_proj,v_proj", "model.dtype": "bf16"})
     last = steps_of(f"{work}/fresh")[-1]["loss"] if fresh.returncode == 0 else 99
     check("new adapters in bf16 learn", "" if last < truth["full"][0]["loss"] - 0.3 else fresh.stderr[-300:] + str(last))
@@ -261,10 +261,10 @@ with tempfile.TemporaryDirectory() as work:
         check(f"refused by name: {name}", "" if no.returncode in (1, 2) and wanted in no.stderr else no.stderr[-300:])
 
     shipped = run("train", "recipes/sft-lora.yaml", "--out", f"{work}/shipped", "--steps", "1", "--lr.warmup", "0", "--sample.tokens", "0")
-    check("recipes/sft-lora.yaml trains the model that comes with Lateen", shipped.stderr[-300:] if shipped.returncode != 0 or "50 conversations" not in shipped.stderr else "")
+    check("recipes/sft-lora.yaml trains the model that ships with Lateen", shipped.stderr[-300:] if shipped.returncode != 0 or "50 conversations" not in shipped.stderr else "")
     told = [subprocess.run([lateen, "chat", "--model", *m, "--temperature", "0", "--max-tokens", "4"], input=b"Hi\n", capture_output=True) for m in
             ((f"{work}/shipped/adapter",), ("models/polyglot-46m.gguf", "--lora", f"{work}/shipped/adapter"), ("models/polyglot-46m.gguf",))]
-    check("chat --lora speaks by the template of the adapters", "" if told[0].returncode == 0 and told[0].stdout == told[1].stdout != told[2].stdout else [t.stdout + t.stderr for t in told])
+    check("chat --lora uses the chat template of the adapters", "" if told[0].returncode == 0 and told[0].stdout == told[1].stdout != told[2].stdout else [t.stdout + t.stderr for t in told])
     start, end = (json.loads(x) for x in itemgetter(0, -1)(open(f"{work}/shipped/metrics.jsonl").readlines()))
     # Logits of rows whose label does not count are not computed, so that a CPU touches only a
     # part of their memory.
@@ -293,7 +293,7 @@ with tempfile.TemporaryDirectory() as work:
     wanted = [f"some.jsonl:{line + 1}: no turn of the assistant to learn; the conversation is left out", f"some.jsonl:{line + 2}: column", "2 conversations left out, 0 cut", f"{line} conversations"]
     check("bad rows are named and left out", [w for w in wanted if w not in first.stderr] or first.returncode)
     more = train(out, **{"data.train": chats, "steps": 2})
-    check("a second start goes on with the tokens of the first", more.stderr[-300:] if more.returncode != 0 or "tokens from an earlier start" not in more.stderr or len(steps_of(out)) != 2 else "")
+    check("a second start continues with the tokens of the first", more.stderr[-300:] if more.returncode != 0 or "tokens from an earlier start" not in more.stderr or len(steps_of(out)) != 2 else "")
     open(chats, "a").write(good)
     other = train(out, **{"data.train": chats, "steps": 3})
     check("other conversations are not taken for the same", "" if other.returncode == 1 and "data.train" in other.stderr else other.stderr[-300:])

@@ -114,9 +114,9 @@ def resumed():
     status = run("cut", *words, *cache(2 * LARGEST), "--steps", "40")
     first = losses("cut")
     status = status or run("cut", *words, *cache(3 * LARGEST))
-    tap.check("a run that goes on has the rows of one that was never stopped", status == 0 and len(first) == 40 and losses("cut") == losses("near-none"), said("cut"))
+    tap.check("a run that continues has the rows of one that was never stopped", status == 0 and len(first) == 40 and losses("cut") == losses("near-none"), said("cut"))
     status = run("cut", *NEAR, "--data.shuffle", "none", "--steps", "90")
-    tap.check("it goes on from the same shards on a local disk", status == 0 and max(losses("cut")) == 90, said("cut"))
+    tap.check("it continues with the same shards on a local disk", status == 0 and max(losses("cut")) == 90, said("cut"))
     store.put("bucket", "d/part-3.bin", store.buckets["bucket"]["d/part-3.bin"].data, modified=1800000000)
     status = run("cut", *words, *cache(2 * LARGEST), "--steps", "95")
     tap.check("and back", status == 0, said("cut"))
@@ -160,9 +160,9 @@ def hub():
     store.fault = lambda r: ("status", 403, "Expired") if r.path.startswith("/cdn/") and len(gone) < 3 and not gone.append(r) else None
     gone = []
     status = run("hub-expired", "--data.train", "hf://datasets/org/name@v1/data/part-*", *ORDERS["none"], *cache(2 * LARGEST))
-    tap.check("addresses that expire are asked for again", status == 0 and len(gone) == 3 and losses("hub-expired") == losses("near-none"), said("hub-expired"))
+    tap.check("addresses that expire are requested again", status == 0 and len(gone) == 3 and losses("hub-expired") == losses("near-none"), said("hub-expired"))
     status = run("hub-refused", "--data.train", "hf://datasets/org/name@v1/data/part-*", *ORDERS["none"], *cache(2 * LARGEST), HF_TOKEN="hf_wrong")
-    tap.check("a wrong key is told before the first step", status != 0 and not losses("hub-refused") and "401" in said("hub-refused"), said("hub-refused"))
+    tap.check("a wrong key is reported before the first step", status != 0 and not losses("hub-refused") and "401" in said("hub-refused"), said("hub-refused"))
 
 
 @case
@@ -205,7 +205,7 @@ def together():
     p.wait()
     store.fault = None
     status = run("killed2", *REMOTE, "--data.shuffle", "none", *cache(2 * LARGEST, keep=True))
-    tap.check("kill -9 in the middle of a fetch: the next run goes on with the same folder", status == 0 and losses("killed2") == losses("near-none") and held()[0] <= 2 * LARGEST,
+    tap.check("kill -9 in the middle of a fetch: the next run continues with the same folder", status == 0 and losses("killed2") == losses("near-none") and held()[0] <= 2 * LARGEST,
               said("killed2"))
 
 
@@ -221,7 +221,7 @@ def faults():
     store.fault = lambda r: ("flip", 50) if r.path.endswith("part-1.bin") and r.method == "GET" else None
     status = run("flipped", *REMOTE, *ORDERS["none"], *cache(3 * LARGEST))
     key = [f for f in held()[1] if os.path.getsize(f) == os.path.getsize(path("local/part-1.bin"))]
-    tap.check("a wrong bit is found, told, and not left behind", status != 0 and "but the source says" in said("flipped") and "data.cache" in said("flipped")
+    tap.check("a wrong bit is found and reported, and its file is not left behind", status != 0 and "but the source says" in said("flipped") and "data.cache" in said("flipped")
               and not [f for f in key if open(f, "rb").read() != open(path("local/part-1.bin"), "rb").read()], said("flipped"))
     fresh()
     assert run("sound", *REMOTE, *ORDERS["none"], *cache(ALL)) == 0
@@ -234,13 +234,13 @@ def faults():
     for end in (".bin", ".idx"):
         store.put("bucket", f"big/one{end}", open(path(f"big{end}"), "rb").read())
     status = run("full", "--data.train", "s3://bucket/big/one", *cache(10**6), before=no_longer_than(50000))
-    tap.check("a full disk is told, and nothing half is left", status != 0 and "data.cache" in said("full") and "no room" in said("full") and held() == (0, []), said("full"))
+    tap.check("a full disk is reported, and nothing partial is left", status != 0 and "data.cache" in said("full") and "no room" in said("full") and held() == (0, []), said("full"))
     fresh()
     data = store.buckets["bucket"]["d/part-2.bin"]
     store.fault = lambda r: store.buckets["bucket"].update({"d/part-2.bin": Object(data.data + b"xx", modified=1800000000)}) if r.path.endswith("part-0.bin") else None
     status = run("changed", *REMOTE, *ORDERS["none"], *cache(ALL))
     store.buckets["bucket"]["d/part-2.bin"] = data
-    tap.check("a shard that changes while the run reads is told", status != 0 and "has changed since the run began" in said("changed"), said("changed"))
+    tap.check("a shard that changes while the run reads is reported", status != 0 and "has changed since the run began" in said("changed"), said("changed"))
 
 
 @case

@@ -128,7 +128,7 @@ try:
     until(lambda: job("three").startswith("RUNNING") and job("four").startswith("RUNNING"))
     r = run("deploy/slurm/targets.sh", f"{scratch}/targets")
     nodes, runs = (json.load(open(f"{scratch}/targets/{f}.json")) for f in ("nodes", "runs"))
-    check("targets of Prometheus: the nodes, and the run that asked for it", r.returncode == 0 and nodes == [
+    check("targets of Prometheus: the nodes, and the run that requested it", r.returncode == 0 and nodes == [
         {"targets": [f"{n}:9401"], "labels": {"node": n, "partition": "debug"}} for n in ("n1", "n2")] and [x["targets"] for x in runs] == [[job("three").split("|")[1] + ":9400"]] and
         runs[0]["labels"]["user"] == "root", (r.stderr, nodes, runs))
 except Exception as e:

@@ -21,7 +21,7 @@ if not slurm.is_here():
 cable, machines = sys.argv[2:] == ["cable"], None
 if cable:
     if why := hosts.why_not():
-        tap.skip("an orphan behind a cable", why)
+        tap.skip("an orphan behind an unplugged cable", why)
         sys.exit(tap.end())
     hosts.enter_own_network()
     machines = hosts.Hosts(2, os.getpid())

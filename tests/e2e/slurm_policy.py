@@ -89,7 +89,7 @@ try:
     have = qos()
     borrowers = {"physics-borrow", "chemistry-borrow"}
     check("QOS of quotas", have["physics"][0] == "200" and set(have["physics"][2].split(",")) == borrowers and have["physics"][4] == "gres/gpu=4" and have["chemistry"][4] == "gres/gpu=0", have)
-    check("QOS of those who borrow", have["physics-borrow"] == ["0", "00:00:05", "", "requeue", "gres/gpu=3", ""] and have["chemistry-borrow"][4] == "gres/gpu=8", have)
+    check("QOS of tenants that borrow", have["physics-borrow"] == ["0", "00:00:05", "", "requeue", "gres/gpu=3", ""] and have["chemistry-borrow"][4] == "gres/gpu=8", have)
     check("QOS of a guarantee", have["chemistry-guarantee"][4:] == ["gres/gpu=2", "RequiresReservation"], have)
     lines = run("sacctmgr", "--noheader", "--parsable2", "list", "associations", "format=account,user,fairshare,qos,defaultqos").stdout.splitlines()
     check("accounts", any(line.startswith("physics||3|") and line.endswith("|physics") for line in lines) and any(line.startswith("chemistry|root|") for line in lines), lines)
@@ -103,12 +103,12 @@ try:
     check("the guarantee is a reservation", r.returncode == 0 and "ReservationName=paper" in shown and "NodeCnt=1" in shown and "Accounts=chemistry" in shown and "REPLACE_DOWN" in shown, (r.stderr, shown))
 
     submit("borrowed", "chemistry", 8, "--qos=chemistry-borrow", "--requeue")
-    check("one who borrows gets all that is idle", until(lambda: jobs().get("borrowed", [""])[0] == "RUNNING"), jobs())
+    check("a tenant that borrows gets all that is idle", until(lambda: jobs().get("borrowed", [""])[0] == "RUNNING"), jobs())
     r = submit("large", "physics", 6)
     check("more than the quota waits", until(lambda: "QOSGrpGRES" in jobs().get("large", ["", ""])[1]), (r.stderr, jobs()))
     run("scancel", "--name=large")
     submit("own", "physics", 4)
-    check("who has a quota preempts one who has borrowed, who queues again", until(lambda: jobs().get("own", [""])[0] == "RUNNING" and jobs()["borrowed"][0] == "PENDING"), jobs())
+    check("a tenant with a quota preempts one that has borrowed, and that one queues again", until(lambda: jobs().get("own", [""])[0] == "RUNNING" and jobs()["borrowed"][0] == "PENDING"), jobs())
     run("scancel", "--name=own")
 
     r = run(lateen, "cluster", "policy", f"{scratch}/policy.yaml", "--live", "4", "--out", f"{scratch}/less")

@@ -81,20 +81,20 @@ try:
     check("its name has every character", until(lambda: NAME in state()), state())
     check("it trains on four nodes", until(lambda: meshes() == ["dp=4"] and os.path.exists(f"{folder}/run's/metrics.jsonl") and len(steps(f"{folder}/run's")) > 20), log()[-800:])
     run("sbatch", "--partition=urgent", "--job-name=urgent", "--nodes=3", "--gpus-per-node=1", "--output=/dev/null", "--wrap", "sleep 600")
-    check("an urgent job preempts it: it saves, and goes on with one rank", until(lambda: meshes() == ["dp=4", "dp=1"]), (meshes(), state(), log()[-800:]))
+    check("an urgent job preempts it: it saves, and continues with one rank", until(lambda: meshes() == ["dp=4", "dp=1"]), (meshes(), state(), log()[-800:]))
     check("on the node that is left", until(lambda: state().get(NAME) == ["RUNNING", "1"] and state().get("urgent") == ["RUNNING", "3"]), state())
     run("scancel", "--name=urgent")
     check("when the others are idle, it grows", until(lambda: meshes() == ["dp=4", "dp=1", "dp=4"]), (meshes(), log()[-800:]))
     grown = steps(f"{folder}/run's")[-1]
     until(lambda: steps(f"{folder}/run's")[-1] > grown + 20)
     run("scancel", f"--name={NAME}")
-    check("cancelled, it saves, ends and does not come again", until(lambda: state() == {}), (state(), log()[-800:]))
+    check("cancelled, it saves, ends and is not started again", until(lambda: state() == {}), (state(), log()[-800:]))
     last = str(steps(f"{folder}/run's")[-1] + 5)
     for out in ("run's", "alone"):
         alone = run(lateen, "train", "a \"recipe\".yaml", "--out", out, "--steps", last)
     check("no step is lost, and none is made twice", steps(f"{folder}/run's") == list(range(1, int(last) + 1)), (len(steps(f"{folder}/run's")), last, log()[-800:]))
     bits = [open(f"{folder}/{d}/model/model.safetensors", "rb").read() for d in ("run's", "alone")]
-    check("with the bits of a run on one rank that nobody disturbed", bits[0] == bits[1], alone.stderr[-500:])
+    check("with the bits of an undisturbed run on one rank", bits[0] == bits[1], alone.stderr[-500:])
 except Exception as e:
     check("nothing unexpected", False, repr(e))
 finally:

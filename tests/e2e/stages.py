@@ -95,7 +95,7 @@ with tempfile.TemporaryDirectory() as work:
         tap.check("a finished life is left as it is", r.returncode == 0 and os.stat(f"{whole}/grpo/model/model.safetensors").st_mtime_ns == before, r.stderr[-400:])
         r = train(write("longer.yaml", RECIPE.replace("steps: 2\n", "steps: 4\n"), out=whole, mid=3))
         steps = [x["step"] for x in map(json.loads, open(f"{whole}/grpo/metrics.jsonl")) if x["kind"] == "train"]
-        tap.check("the last stage takes more steps where it ended", r.returncode == 0 and steps == [1, 2, 3, 4] and len(finished(whole)) == 4, (r.stderr[-400:], steps))
+        tap.check("the last stage takes more steps from where it ended", r.returncode == 0 and steps == [1, 2, 3, 4] and len(finished(whole)) == 4, (r.stderr[-400:], steps))
 
     @tap.case
     def killed():

@@ -119,14 +119,14 @@ check("one: the launcher, dp=8", runs[0][runs[0].index(lateen):] == [lateen, "la
 p, runs, told = job(0, fit="")
 check("none: the job queues again", p.returncode == 75 and not runs and told == "scontrol requeue 7\n" and "0 of 3 nodes are fit" in p.stderr_text, (told, p.stderr_text))
 p, runs, told = job(0, fit="", SLURM_RESTART_COUNT="20")
-check("and is held when that goes on", told == "scontrol requeuehold 7\n", told)
+check("and is held after too many restarts", told == "scontrol requeuehold 7\n", told)
 p, runs, told = job(75)
 check("ranks that saved: the job queues again", p.returncode == 75 and told == "scontrol requeue 7\n" and len(runs) == 1, (p.returncode, told))
 for state in ("COMPLETING", "CANCELLED"):
     p, runs, told = job(75, STATE=state)
     check(f"ranks that saved because the job is {state}: it does not", p.returncode == 75 and told == "", (p.returncode, told))
 p, runs, told = job(75, STATE="SIGNALING")
-check("a state that says nothing of an end: it does", told == "scontrol requeue 7\n", told)
+check("a state that does not mean an end: it does", told == "scontrol requeue 7\n", told)
 p, runs, told = job(1)
 check("a wrong run ends the job", p.returncode == 1 and told == "" and len(runs) == 1, (p.returncode, told))
 for status in (74, 76, 78, 137):
@@ -145,7 +145,7 @@ recipe("odd.yaml")
 for more, waiting, grows in (("1", "", True), ("0", "", False), ("1", "someone", False)):
     r = submit(*TENANT, "--gpus", "8..24", "--no-check", "--grow-min", "0.017", name="odd.yaml", dry=False)
     p, runs, told = job(0, nodes="n1 n2 n3*", WATCH="1", SLURM_JOB_NUM_NODES="2", IDLE=more, WAITING=waiting)
-    check(f"{more} nodes idle, {waiting or 'nobody'} waiting: it {'grows' if grows else 'goes on'}", ("scancel --signal=USR2 7" in told) == grows and runs[0][-1] == "dp=16", (told, runs))
+    check(f"{more} nodes idle, {waiting or 'nobody'} waiting: it {'grows' if grows else 'continues'}", ("scancel --signal=USR2 7" in told) == grows and runs[0][-1] == "dp=16", (told, runs))
 
 for by, words in (("pyxis", ["--container-image=i m", f"--container-mounts={scratch}:{scratch}", f"--container-workdir={scratch}", "lateen"]), ("environment", ["--environment=i m", "lateen"]),
                   ("apptainer", ["apptainer", "exec", "--nv", "--bind", scratch, "--pwd", scratch, "i m", "lateen"])):

@@ -173,9 +173,9 @@ status, kind, text = get(url + "/metrics")
 check("/metrics: text format 0.0.4 by default", status == 200 and kind == "text/plain; version=0.0.4; charset=utf-8", kind)
 promtool("/metrics of a run: promtool's linter has nothing to say", text)
 status, kind, opened = get(url + "/metrics", OPEN + ";version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.1")
-check("/metrics: OpenMetrics to who prefers it", kind == OPEN + "; version=1.0.0; charset=utf-8", kind)
+check("/metrics: OpenMetrics for a client that prefers it", kind == OPEN + "; version=1.0.0; charset=utf-8", kind)
 openmetrics("OpenMetrics of a run", opened)
-check("both tell the same names", samples(text).keys() == samples(opened).keys(), samples(text).keys() ^ samples(opened).keys())
+check("both report the same names", samples(text).keys() == samples(opened).keys(), samples(text).keys() ^ samples(opened).keys())
 for accept, expected in ((OPEN, OPEN), (f"text/plain;q=0.9, {OPEN};q=0.1", "text/plain"), (f"{OPEN};q=0", "text/plain"), ("text/html", "text/plain"), ("*/*", "text/plain")):
     check(f"Accept: {accept}", get(url + "/metrics", accept)[1].startswith(expected))
 check("any other path is 404, POST is refused", get(url + "/")[0] == 404 and get(url + "/metrics/x")[0] == 404)
@@ -183,7 +183,7 @@ told = samples(text)
 line = rows("demo", "train")[-1]
 ENDINGS = (("_per_s", "_per_second"), ("_s", "_seconds"))
 names = {k: next((k[:-len(a)] + b for a, b in ENDINGS if k.endswith(a)), k) + ("_total" if k == "tokens" else "") for k in line if k != "kind"}
-check("every number of metrics.jsonl is told, with its unit spelt out", all(f"lateen_train_{n}" in told for n in names.values()), sorted(names.values()))
+check("every number of metrics.jsonl is exported, with its unit spelt out", all(f"lateen_train_{n}" in told for n in names.values()), sorted(names.values()))
 check("and those of the validation", {"lateen_eval_loss", "lateen_eval_perplexity", "lateen_eval_tokens"} <= told.keys())
 one = {n: next(iter(v.values())) for n, v in told.items() if len(v) == 1}
 check("counters: steps, checkpoints, no skipped update", one["lateen_train_steps_total"] == one["lateen_train_current_step"] >= 430 and one["lateen_train_checkpoints_total"] ==
@@ -242,7 +242,7 @@ failed = json.loads(r.stderr.decode().splitlines()[-1])
 check("a failure, too, whatever the message holds", failed["level"] == "error" and '/no"such' in failed["message"], r.stderr)
 r = subprocess.run([lateen, "launch", "--plain", "--ranks", "2", "train", *SMALL, "--steps", "4", "--out", f"{scratch}/two", "--log-json"], capture_output=True, text=True)
 lines = [json.loads(x) for x in r.stderr.splitlines() + r.stdout.splitlines() if x.startswith("{")]
-check("launched ranks tell their epoch", r.returncode == 0 and {(x["attempt"], x["epoch"], x["rank"]) for x in lines} == {(0, 1, 0)}, (r.returncode, r.stderr[-500:]))
+check("launched ranks report their epoch", r.returncode == 0 and {(x["attempt"], x["epoch"], x["rank"]) for x in lines} == {(0, 1, 0)}, (r.returncode, r.stderr[-500:]))
 for at in ("127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", "no.such.host.invalid:0"):
     status, said = train("bad", "--steps", "1", "--metrics.listen", at)
     check(f"refused: --metrics.listen {at}", status in (1, 2) and "metrics.listen" in said, (status, said[-200:]))
@@ -252,7 +252,7 @@ with socket.create_server(("127.0.0.1", 0)) as taken:
     status, said = train("port", "--steps", "2", "--metrics.listen", at)
     check("a port that another process holds is refused", status == 1 and at in said, said[-300:])
     status, said = train("port", "--steps", "2", "--metrics.listen", at, env={"SLURM_RESTART_COUNT": "1"})
-    check("but keeps no run from going on after a fault", status == 0 and "this attempt goes on without" in said, said[-300:])
+    check("but does not keep a run from continuing after a fault", status == 0 and "this attempt goes on without" in said, said[-300:])
 
 # ---- A node ----
 os.makedirs(f"{scratch}/lib")
@@ -280,14 +280,14 @@ first = told["lateen_health_timestamp_seconds"]['node="n7"']
 end = time.time() + 60
 while (later := samples(get(url + "/metrics")[2])["lateen_health_timestamp_seconds"]['node="n7"']) <= first and time.time() < end:
     time.sleep(0.1)
-check("checks go on", later > first, (later, first))
+check("checks continue", later > first, (later, first))
 times = [later]
 while len(times) < 4 and time.time() < end:
     again = samples(get(url + "/metrics")[2])
     now = again["lateen_health_timestamp_seconds"]['node="n7"']
     times += [now] if now != times[-1] else []
 check("at their interval of 0.3 s", len(times) == 4 and all(b - a > 0.25 for a, b in zip(times, times[1:])), times)
-check("each check tells its own values, and no more", {n: set(v) for n, v in again.items()} == {n: set(v) for n, v in told.items()}, set(again) ^ set(told))
+check("each check reports its own values, and no more", {n: set(v) for n, v in again.items()} == {n: set(v) for n, v in told.items()}, set(again) ^ set(told))
 p.send_signal(signal.SIGTERM)
 check("SIGTERM ends it, exit status 0", p.wait(timeout=20) == 0)
 shutil.rmtree(scratch)

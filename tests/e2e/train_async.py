@@ -82,13 +82,13 @@ def slow_disk():
     parameters = rows(out, "start")[0]["parameters"]
     tap.check("the copy is announced: master weights and two moments", memory[0].get("copy for checkpoints") == 12 * parameters and "copy for checkpoints" not in memory[1], memory)
     done, every = train("every", slow=True, steps=4, checkpoint_every=1, checkpoint_async="true")
-    tap.check("a save waits for the one before", done.returncode == 0 and steps(every) == [1, 2, 3, 4] and bits(every, 4)[0] == bits(plain, 4)[0], done.stderr[-300:])
+    tap.check("a save waits for the previous one", done.returncode == 0 and steps(every) == [1, 2, 3, 4] and bits(every, 4)[0] == bits(plain, 4)[0], done.stderr[-300:])
 
 
 def killed():
     _, whole = train("whole")
     left, done, out = kill_behind("killed", 1, checkpoint_async="true")
-    tap.check("killed while a checkpoint is written: the one before counts", left == [4], left)
+    tap.check("killed while a checkpoint is written: the previous one counts", left == [4], left)
     tap.check("the run goes on from there, bit for bit", done.returncode == 0 and bits(out) == bits(whole), done.stderr[-300:])
     _, whole = train("ranks-whole", ranks=2, mesh_zero=2)
     left, done, out = kill_behind("ranks-killed", 2, mesh_zero=2, checkpoint_async="true")

@@ -51,7 +51,7 @@ with tempfile.TemporaryDirectory() as work:
     check("a line of metrics every other step", k and steps(k["train"]) == [2, 4, 6, 8, 10], k and steps(k["train"]))
     check("tokens count up", k and [r["tokens"] for r in k["train"]] == [64 * s for s in (2, 4, 6, 8, 10)], k and [r["tokens"] for r in k["train"]])
     k, saved = train(work + "/end", steps=6, eval__every=6, checkpoint__every=3, sample__every=6, **valid, **sampled)
-    check("a multiple at the end is not done twice", k and steps(k["eval"]) == steps(k["sample"]) == [6] and saved == [3, 6], (k and steps(k["eval"]), saved))
+    check("a multiple at the end is not taken twice", k and steps(k["eval"]) == steps(k["sample"]) == [6] and saved == [3, 6], (k and steps(k["eval"]), saved))
     k, saved = train(work + "/none", steps=5, **valid)
     check("without .every at the end only", k and steps(k["eval"]) == [5] and saved == [5] and "sample" not in k and steps(k["train"]) == [1, 2, 3, 4, 5], saved)
     k, saved = train(work + "/again", steps=4, checkpoint__every=2, eval__every=2, **valid)

@@ -95,7 +95,7 @@ def stages_beside_pytorch(work):
             check(f"{run['name']}, {mesh}", done.stderr[-400:] if done.returncode else compare(run if run["evals"] else {**run, "evals": []}, read(out)))
             told = rows(out, "pipeline") if not done.returncode else []
             wrong = [r for t in told for r in t["ranks"] if not (0 < r["idle_table"] < 1 and 0 < r["idle_measured"] < 1 and r["layers"] == 1)]
-            check(f"{run['name']}, {mesh}: its bubble is told once", wrong or len(told) != 1 or len(told[0]["ranks"]) != ranks)
+            check(f"{run['name']}, {mesh}: its bubble is reported once", wrong or len(told) != 1 or len(told[0]["ranks"]) != ranks)
 
 
 def other_mesh(work):
@@ -148,7 +148,7 @@ def other_number_of_ranks(work):
         check(f"{ranks or 'no'} ranks to step {steps}", done.returncode and done.stderr[-400:])
     check("equals the run of one", compare(read(whole), read(out)))
     one, other = (json.load(open(f"{d}/checkpoints/step-000000009/manifest.json")) for d in (whole, out))
-    check("the loader stands where it stood", one.get("loader") != other.get("loader") and f"{one.get('loader')} {other.get('loader')}")
+    check("the loader has the same position", one.get("loader") != other.get("loader") and f"{one.get('loader')} {other.get('loader')}")
 
 
 def zero(work):
@@ -257,7 +257,7 @@ def faults(work):
             run.wait()
         last = max(r["step"] for r in rows(out, "train"))
         done = train(2, {**SMALL, "out": out, "steps": last + 3})
-        check(f"{name}: it goes on", done.returncode and done.stderr[-400:])
+        check(f"{name}: it continues", done.returncode and done.stderr[-400:])
 
 
 def refusals(work):
@@ -275,7 +275,7 @@ def refusals(work):
         out = f"{work}/refused"
         done = train(ranks, {**SMALL, "out": out, "steps": 2, **args})
         check(f"{args}", (done.returncode == 0 or says not in done.stderr) and f"status {done.returncode}: {done.stderr[-400:]}")
-        check(f"{args}: nothing was begun", os.path.exists(out + "/metrics.jsonl") and "metrics.jsonl is there")
+        check(f"{args}: nothing was started", os.path.exists(out + "/metrics.jsonl") and "metrics.jsonl is there")
         shutil.rmtree(out, ignore_errors=True)
 
 

@@ -132,10 +132,10 @@ def answers():
     n = len(calls("squeue"))
     put(job, "COMPLETING")
     until(lambda: len(calls("squeue")) > n + 1)
-    check("COMPLETING: as before", get(s, job)["status"] == "running", said(s, job))
+    check("COMPLETING: the state is as before", get(s, job)["status"] == "running", said(s, job))
     put(job, "A_NEW_WORD")
     until(lambda: len(calls("squeue")) > n + 3)
-    check("a word that nobody knows: as before", get(s, job)["status"] == "running", said(s, job))
+    check("an unknown word: as before", get(s, job)["status"] == "running", said(s, job))
     put(job, "COMPLETED")
     check("COMPLETED: succeeded", wait(s, job, "succeeded") == "succeeded", said(s, job))
 
@@ -178,7 +178,7 @@ def lost():
         check(f"a preempted job is submitted again, {i + 1}", new and new > numbers[preempted] and get(s, preempted)["status"] == "queued", said(s, preempted))
         numbers[preempted] = new
     check("a job that squeue has forgotten and sacct knows", wait(s, accounted, "succeeded") == "succeeded", said(s, accounted))
-    check("one that nobody knows is submitted again", state_file(unknown)["slurm_job"] > numbers[unknown] and any("no longer knows" in m for m in said(s, unknown)), said(s, unknown))
+    check("one that Slurm does not know is submitted again", state_file(unknown)["slurm_job"] > numbers[unknown] and any("no longer knows" in m for m in said(s, unknown)), said(s, unknown))
     s.end()
 
 
@@ -197,7 +197,7 @@ def out_of_order():
     number = state_file(job)["slurm_job"]
     check("scancel is called until the job has ended", status == 200 and until(lambda: calls("scancel").count(f"scancel {number}\n") >= 2) and state_file(job)["slurm_job"] == number, calls("scancel"))
     put(job, "CANCELLED by 0")
-    check("then it is done with", until(lambda: state_file(job)["slurm_job"] == 0) and not os.path.exists(f"{scratch}/jobs/{job}/train.jsonl"), state_file(job))
+    check("then it has ended", until(lambda: state_file(job)["slurm_job"] == 0) and not os.path.exists(f"{scratch}/jobs/{job}/train.jsonl"), state_file(job))
 
     paused = create(s)
     call(s, "POST", f"/v1/fine_tuning/jobs/{paused}/pause")

@@ -144,7 +144,7 @@ def killed():
     slurm_id = number(job)
     check("Slurm has the job under its name", queue().get(job, ("", 0))[1] == slurm_id, (queue(), slurm_id, messages(s, job)))
     check("it is running", wait(s, job, ("running",))["status"] == "running", messages(s, job))
-    check("its steps are told while it runs", until(lambda: len(steps(s, job)) > 3 and get(s, job)["status"] == "running"), get(s, job))
+    check("its steps are reported while it runs", until(lambda: len(steps(s, job)) > 3 and get(s, job)["status"] == "running"), get(s, job))
     s.p.kill()
     s.p.wait()
     before = state_file(job)
@@ -154,7 +154,7 @@ def killed():
     done = wait(s, job)
     told = messages(s, job)
     check("it succeeds, by the same job of Slurm", done["status"] == "succeeded" and sum("Submitted to Slurm" in m for m in told) == 1 and sum("RUNNING" in m for m in told) == 1, (done, told))
-    check("each step is told once", steps(s, job) == list(range(1, 951)), (len(steps(s, job)), steps(s, job)[:5]))
+    check("each step is reported once", steps(s, job) == list(range(1, 951)), (len(steps(s, job)), steps(s, job)[:5]))
     here = Server(command, "--quiet", "--fine-tuning", os.path.join(scratch, "here"), "--fine-tuning-rank", "2", "--fine-tuning-threads", "1")
     alone = create(here, n=19)
     wait(here, alone)
@@ -162,7 +162,7 @@ def killed():
     here.end()
     r = call(s, "POST", "/v1/chat/completions", {"model": done["fine_tuned_model"], "messages": [{"role": "user", "content": "Say 7"}], "max_tokens": 12, "temperature": 0})
     check("its model answers", r[0] == 200 and r[1]["choices"][0]["message"]["content"], r)
-    check("checkpoints are told and listed", any(m.startswith("Checkpoint created") for m in told) and len(call(s, "GET", f"/v1/fine_tuning/jobs/{job}/checkpoints")[1]["data"]) == 3, told)
+    check("checkpoints are reported and listed", any(m.startswith("Checkpoint created") for m in told) and len(call(s, "GET", f"/v1/fine_tuning/jobs/{job}/checkpoints")[1]["data"]) == 3, told)
     check("its data are removed, and Slurm's number too", not os.path.exists(f"{folder}/{job}/train.jsonl") and state_file(job)["slurm_job"] == 0, os.listdir(f"{folder}/{job}"))
     s.end()
 
@@ -201,7 +201,7 @@ def ends():
     resumed = call(s, "POST", f"/v1/fine_tuning/jobs/{waits}/resume")[1]
     check("and resumed before Slurm has ended it", resumed["status"] == "queued", resumed)
     job = wait(s, waits)
-    check("it succeeds by a second job of Slurm, and tells each step once", job["status"] == "succeeded" and sum("Submitted to Slurm" in m for m in messages(s, waits)) == 2
+    check("it succeeds by a second job of Slurm, and reports each step once", job["status"] == "succeeded" and sum("Submitted to Slurm" in m for m in messages(s, waits)) == 2
           and steps(s, waits) == list(range(1, 901)), (job, messages(s, waits), len(steps(s, waits))))
 
     other = create(s, n=100)
@@ -240,7 +240,7 @@ def again():
     check("and is the same job of Slurm", number(job) == slurm_id and queue()[job] == ("PENDING", slurm_id) and until(lambda: "PENDING" in "".join(messages(s, job)[-2:])), messages(s, job))
     resume()
     done, told = wait(s, job), steps(s, job)
-    check("it goes on, and succeeds", done["status"] == "succeeded" and told == sorted(set(told)) and told[-1] == 5000, (done, told[-5:]))
+    check("it continues, and succeeds", done["status"] == "succeeded" and told == sorted(set(told)) and told[-1] == 5000, (done, told[-5:]))
     s.end()
 
 

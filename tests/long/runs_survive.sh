@@ -11,5 +11,5 @@ suite -t 3600 "60 faults, simulated" python3 tests/e2e/simulate_faults.py build/
 suite -t 600 "ranks on several machines" python3 tests/e2e/machines.py build/lateen
 suite -t 600 "launch over several machines" python3 tests/e2e/launch_hosts.py build/lateen
 suite -t 600 "launch by ssh" python3 tests/e2e/launch_ssh.py build/lateen
-suite -t 600 "an orphan behind a cable" python3 tests/e2e/slurm_orphan.py build/lateen cable
+suite -t 600 "an orphan behind an unplugged cable" python3 tests/e2e/slurm_orphan.py build/lateen cable
 suite -t 600 "an orphan under a real Slurm" python3 tests/e2e/slurm_orphan.py build/lateen
