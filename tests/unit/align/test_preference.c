@@ -165,6 +165,13 @@ static void hostile_lines(void **state) {
                      LT_ERR_FORMAT);
     says("hostile.jsonl:1: column 1: string or '}' expected");
     lines_close(&l);
+    write_file("null.jsonl", "{\"prompt\": \"a\", \"chosen\": null, \"rejected\": \"b\"}\n");
+    assert_int_equal(
+        lines_open(&l, "null.jsonl",
+                   (lt_preferences_options){.given = LT_ALIGN_PAIR, .bad_rows = LT_BAD_ROWS_FAIL}),
+        LT_ERR_FORMAT);
+    says("no member 'chosen'"); /* null is as good as none. */
+    lines_close(&l);
 }
 
 /* Rows above the limit are cut, skipped or refused; a row that is cut keeps its first tokens. */
@@ -279,6 +286,45 @@ static void every_objective_learns(void **state) {
                        "data.valid=%s/%s",
                        row[i].name, run_root, file);
         must(learn(row[i].name, file, options), row[i].name);
+    }
+}
+
+/* Steps without a prompt, without a text, or with other labels than steps are named. */
+static void hostile_steps(void **state) {
+    static const struct {
+        const char *line, *why;
+    } rows[] = {
+        {"{\"completions\": [\"b\"], \"labels\": [true]}",
+         "'prompt' is neither a string nor a list of messages"},
+        {"{\"prompt\": 3, \"completions\": [\"b\"], \"labels\": [true]}",
+         "'prompt' is neither a string nor a list of messages"},
+        {"{\"prompt\": \"a\", \"completions\": [\"b\", 4], \"labels\": [true, false]}",
+         "completions[1] is not a text"},
+        {"{\"prompt\": \"a\", \"completions\": [\"b\"], \"labels\": [2]}",
+         "labels[0] is neither true nor false"},
+        {"{\"prompt\": \"a\", \"completions\": [\"b\"], \"labels\": [\"true\"]}",
+         "labels[0] is neither true nor false"},
+        {"{\"prompt\": \"a\", \"completions\": [\"b\"], \"labels\": []}",
+         "they have 1 and 0 elements"},
+        {"{\"prompt\": \"a\", \"completions\": [], \"labels\": []}", "they have 0 and 0 elements"},
+    };
+    size_t n, of_steps = 0;
+    const lt_align_objective *objectives = lt_align_objectives(&n);
+    char options[160], text[1024];
+    (void)state;
+    while (of_steps < n && objectives[of_steps].given != LT_ALIGN_STEPS) {
+        of_steps++;
+    }
+    assert_true(of_steps < n);
+    (void)snprintf(options, sizeof options,
+                   "objective.kind=%s steps=1 batch.size=1 data.seq=32 data.bad_rows=fail",
+                   objectives[of_steps].name);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        (void)snprintf(text, sizeof text, "%s%s\n", steps, rows[i].line);
+        write_file("bad-steps.jsonl", text);
+        assert_int_equal(learn("bad-steps", "bad-steps.jsonl", options), LT_ERR_FORMAT);
+        says("bad-steps.jsonl:3: ");
+        says(rows[i].why);
     }
 }
 
@@ -463,6 +509,7 @@ int main(void) {
         cmocka_unit_test(labels_and_quantiles),
         cmocka_unit_test(long_rows),
         cmocka_unit_test(hostile_lines),
+        cmocka_unit_test(hostile_steps),
         cmocka_unit_test(labels_of_rows),
         cmocka_unit_test(mismatched_rows),
         cmocka_unit_test(every_objective_learns),
