@@ -5,7 +5,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -14,6 +16,9 @@
 #include "base/error.h"
 #include "data/shard_format.h"
 #include "data/shard_writer.h"
+#include "lateen/model.h"
+#include "model/alloc.h"
+#include "unit/device.h"
 #include "unit/scratch_folder.h"
 
 /* Three conversations, two in the first part. In brackets: learnt.
@@ -308,12 +313,122 @@ static void conversations_match(void **state) {
     lt_teacher_logprobs_close(&w);
 }
 
+/* ---- Writing ---- */
+
+enum { SEQ = 6, MOST = 4, N_TALKS = 3 };
+static const int32_t talks[N_TALKS][8] = {
+    {0, 17, 250, 3, 99}, {5, 6}, {8, 300, 7, 41, 2, 19, 77, 120}};
+static const unsigned char talks_learnt[N_TALKS][8] = {
+    {0, 1, 0, 1, 1}, {1, 1}, {0, 0, 1, 0, 0, 1, 1, 1}};
+static const size_t talks_length[N_TALKS] = {5, 2, 8}; /* The last is longer than SEQ. */
+
+/* log softmax(logits / temperature) of the `MOST` likeliest ids, in ascending order of id. */
+static void likeliest(const float *logits, int64_t n, double temperature, int32_t *ids,
+                      double *logp) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += exp((double)logits[i] / temperature);
+    }
+    for (int64_t i = 0, found = 0; i < n && found < MOST; i++) {
+        int above = 0;
+        for (int64_t k = 0; k < n; k++) {
+            above += logits[k] > logits[i];
+        }
+        if (above < MOST) {
+            ids[found] = (int32_t)i;
+            logp[found++] = (double)logits[i] / temperature - log(sum);
+        }
+    }
+}
+
+/* What a model thinks of each learnt token, in files of two conversations, is what its logits say;
+ * the first token has none. Written again, all of it is kept. */
+static void a_model_writes_its_distributions(void **state) {
+    lt_teacher_logprobs_stats stats;
+    lt_teacher_logprobs w;
+    lt_dialogues d = {.n = 0};
+    lt_shard_writer *shard = NULL;
+    lt_session *session = NULL;
+    lt_model *m = NULL;
+    lt_pass *pass = NULL;
+    char out[LT_PATH_BYTES];
+    (void)state;
+    (void)snprintf(out, sizeof out, "%s/written", folder);
+    assert_int_equal(
+        lt_model_open(&m, "tests/golden/sft",
+                      &(lt_model_options){.dtype = LT_F32, .device = device_of(lt_backend_cpu())}),
+        LT_OK);
+    const int64_t vocab = m->spec.vocab_size;
+    assert_int_equal(lt_shard_writer_open(&shard, at("talks"), vocab, NULL), LT_OK);
+    assert_int_equal(lt_shard_writer_add_mask(shard), LT_OK);
+    for (int i = 0; i < N_TALKS; i++) {
+        assert_int_equal(
+            lt_shard_writer_append_masked(shard, talks[i], talks_learnt[i], talks_length[i]),
+            LT_OK);
+    }
+    assert_int_equal(lt_shard_writer_finish(shard), LT_OK);
+    lt_shard_writer_close(shard);
+    assert_int_equal(lt_dialogues_add(&d, at("talks")), LT_OK);
+    assert_int_equal(lt_pass_open(&pass, m, &(lt_pass_options){.batch = 2, .seq = SEQ}), LT_OK);
+    const lt_teacher_logprobs_options o = {.folder = out,
+                                           .model = "sft",
+                                           .dialogues = &d,
+                                           .pass = pass,
+                                           .teacher = m,
+                                           .k = MOST,
+                                           .per_part = 2,
+                                           .rows = 2,
+                                           .seq = SEQ,
+                                           .temperature = 2.0};
+    for (int again = 0; again < 2; again++) {
+        if (lt_teacher_logprobs_write(&o, &stats) != LT_OK) {
+            fail_msg("%s", lt_error_message());
+        }
+        assert_int_equal(stats.conversations, N_TALKS);
+        assert_int_equal(stats.places, 3 + 1 + 2); /* The last two of the third are cut off. */
+        assert_int_equal(stats.kept, again ? N_TALKS : 0);
+    }
+    assert_int_equal(lt_teacher_logprobs_open(&w, out), LT_OK);
+    assert_true(w.n == N_TALKS && w.n_parts == 2 && w.k == MOST && w.temperature == 2.0);
+    if (lt_teacher_logprobs_match(&w, &d, SEQ, vocab) != LT_OK) {
+        fail_msg("%s", lt_error_message());
+    }
+    assert_int_equal(lt_session_open(&session, m, 1, 8), LT_OK);
+    float *logits = malloc((size_t)(8 * vocab) * sizeof *logits);
+    assert_non_null(logits);
+    for (int i = 0; i < N_TALKS; i++) {
+        const int n = talks_length[i] < SEQ ? (int)talks_length[i] : SEQ;
+        int32_t ids[SEQ * MOST], want[MOST];
+        float logp[SEQ * MOST];
+        double want_logp[MOST];
+        memset(ids, -1, sizeof ids);
+        lt_teacher_logprobs_row(&w, i, SEQ, ids, logp);
+        lt_session_truncate(session, 0, 0);
+        assert_int_equal(lt_session_eval_all(session, 0, talks[i], n, logits), LT_OK);
+        for (int t = 0; t < SEQ; t++) {
+            const bool learnt = t + 1 < n && talks_learnt[i][t + 1] == LT_MASK_LABEL;
+            likeliest(logits + t * vocab, t < n ? vocab : 0, 2.0, want, want_logp);
+            for (int k = 0; k < MOST; k++) {
+                assert_int_equal(ids[t * MOST + k], learnt ? want[k] : -1);
+                assert_true(!learnt || fabs((double)logp[t * MOST + k] - want_logp[k]) < 1e-4);
+            }
+        }
+    }
+    free(logits);
+    lt_session_close(session);
+    lt_teacher_logprobs_close(&w);
+    lt_pass_close(pass);
+    lt_dialogues_close(&d);
+    lt_model_close(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_of_files),
         cmocka_unit_test(headers),
         cmocka_unit_test(damaged_parts),
         cmocka_unit_test(conversations_match),
+        cmocka_unit_test(a_model_writes_its_distributions),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
