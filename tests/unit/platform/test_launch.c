@@ -121,9 +121,15 @@ static int as_rank(const char *how, const char *dir) {
     if (strcmp(how, "hang") == 0) {
         (void)pause();
     }
-    if (strcmp(how, "slow") == 0) { /* Each step is shorter than a hang. */
+    if (strcmp(how, "slow") == 0 || strcmp(how, "again") == 0) {
+        /* Each step is shorter than a hang. "again": after an attempt that had come further. */
         lt_board *board = lt_board_of_rank();
         lt_board_phase(board, LT_PHASE_STEPPED);
+        if (how[0] == 'a' && (strtoull(getenv(LT_ENV_EPOCH), NULL, 10) & 0xffffffffu) == 1) {
+            lt_board_step(board, 1000);
+            (void)usleep(500000);
+            (void)raise(rank == 2 ? SIGKILL : SIGSTOP);
+        }
         for (int i = 0; i < 25; i++) {
             lt_board_step(board, i);
             (void)usleep(100000);
@@ -223,8 +229,9 @@ static void failed_attempts_are_repeated(void **state) {
     o.hang_s = 1.5;
     o.retries = 0;
     assert_int_equal(launch(&o, "slow", dir), 0);
-    o.hang_s = 0.0;
     o.retries = 1;
+    assert_int_equal(launch(&o, "again", dir), 0); /* It makes progress from its own first step. */
+    o.hang_s = 0.0;
     assert_int_equal(launch(&o, "usage", dir), 2);
     assert_true(says(dir, "usage", 1, "attempt 9") && !says(dir, "usage", 2, ""));
     assert_int_equal(lt_file_remove_tree(dir), LT_OK);
