@@ -185,6 +185,28 @@ static void headers(void **state) {
     lt_teacher_logprobs_close(&w);
     write_header("{\"format\": \"lateen-logprobs-2\", \"key\": \"\"}");
     expect_refused("format 'lateen-logprobs-2', this version reads lateen-logprobs-1");
+    /* Each member is needed, as a number; the message names it. */
+    for (size_t i = 0; i < 5; i++) {
+        static const char *const members[] = {"conversations", "per_part", "top_k", "vocab_size",
+                                              "temperature"};
+        for (int how = 0; how < 2; how++) {
+            size_t used = (size_t)snprintf(text, sizeof text,
+                                           "{\"format\": \"lateen-logprobs-1\", \"key\": "
+                                           "\"0123456789abcdef\"");
+            for (size_t k = 0; k < 5; k++) {
+                if (k != i || how == 1) {
+                    used += (size_t)snprintf(text + used, sizeof text - used, ", \"%s\": %s",
+                                             members[k], k == i ? "\"2\"" : "2");
+                }
+            }
+            (void)snprintf(text + used, sizeof text - used, "}");
+            write_header(text);
+            assert_int_not_equal(lt_teacher_logprobs_open(&w, folder), LT_OK);
+            assert_non_null(strstr(lt_error_message(), members[i]));
+            assert_non_null(strstr(lt_error_message(), LT_TEACHER_LOGPROBS_FILE ": "));
+            lt_teacher_logprobs_close(&w);
+        }
+    }
     write_header("[1]");
     assert_int_not_equal(lt_teacher_logprobs_open(&w, folder), LT_OK);
     lt_teacher_logprobs_close(&w);
@@ -245,6 +267,10 @@ static void damaged_parts(void **state) {
     write_part(0, &parts[1]); /* One conversation instead of two. */
     expect_refused("'starts' is missing, or has another type or shape");
     write_part(0, &parts[0]);
+    assert_int_equal(remove(at("part-00001.safetensors")), 0);
+    assert_int_not_equal(lt_teacher_logprobs_open(&w, folder), LT_ERR_FORMAT);
+    assert_non_null(strstr(lt_error_message(), "part-00001.safetensors: No such file"));
+    lt_teacher_logprobs_close(&w);
     p = parts[1];
     p.key = "0123456789abcdee";
     write_part(1, &p);

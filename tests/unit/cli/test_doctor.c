@@ -84,6 +84,12 @@ static void the_memory(void **state) {
     }
     assert_true(json_integer_value(member(r, "memory", "available_bytes")) <=
                 json_integer_value(member(r, "memory", "bytes")));
+    if (strcmp(json_string_value(member(r, "memory", "available_by")), "MemAvailable") == 0 &&
+        proc_value("/proc/meminfo", "MemAvailable", text, sizeof text)) { /* It changes. */
+        const double now = (double)strtoll(text, NULL, 10) * 1024.0,
+                     told = json_number_value(member(r, "memory", "available_bytes"));
+        assert_true(told > 0.5 * now && told < 2.0 * now);
+    }
     for (size_t i = 0; i < json_array_size(caches); i++) { /* Each size is one that Linux names. */
         const json_t *c = json_array_get(caches, i);
         bool found = false, any = false;
@@ -168,6 +174,7 @@ static void the_text_says_the_same(void **state) {
                        json_string_value(json_array_get(names, i)));
     }
     contains(text.out, json_array_size(names) > 0 ? want : "none beyond the base\n");
+    contains(text.out, "\nlibraries     oneDNN ");
     json_object_foreach(json_object_get(r, "libraries"), name, version) {
         (void)snprintf(want, sizeof want, "%s %s", name, json_string_value(version));
         contains(text.out, want);
@@ -179,6 +186,7 @@ static void the_text_says_the_same(void **state) {
 static void one_op(void **state) {
     json_t *r = run_json(lt_verb_doctor, "doctor --ops --op rmsnorm_fwd --json");
     const json_t *ops = json_object_get(r, "ops");
+    int dtypes = 0;
     ran text = run_verb(lt_verb_doctor, "doctor --ops --op rmsnorm_fwd");
     (void)state;
     assert_null(json_object_get(r, "measured"));
@@ -187,8 +195,10 @@ static void one_op(void **state) {
         const json_t *row = json_array_get(ops, i);
         assert_string_equal(json_string_value(json_object_get(row, "op")), "rmsnorm_fwd");
         assert_string_not_equal(json_string_value(json_object_get(row, "choice")), "none");
+        dtypes |= strcmp(json_string_value(json_object_get(row, "dtype")), "BF16") == 0 ? 2 : 1;
         contains(text.out, json_string_value(json_object_get(row, "shape")));
     }
+    assert_int_equal(dtypes, 3);
     contains(text.out, "\nrmsnorm_fwd\n"); /* A title, once. */
     assert_null(strstr(strstr(text.out, "\nrmsnorm_fwd\n") + 1, "\nrmsnorm_fwd\n"));
     ran_close(&text);
