@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the cases of every op on a GPU under compute-sanitizer, several ops at once; prints TAP. Run by hand; it takes some minutes of an H100.
 #   tests/gpu_sanitize.sh [memcheck|racecheck|initcheck]... [op...]
-# cuBLASLt's kernels are left out, since they cannot be mended here. racecheck leaves out attention's kernels for Hopper: it does not understand mbarriers, and reports a race
+# cuBLASLt's kernels are left out, because their faults cannot be fixed here. racecheck leaves out attention's kernels for Hopper: it does not understand mbarriers, and reports a race
 # between a consumer's reading of its tile's place, or of log-sum-exps, and the next write, although a barrier of the ring separates them.
 set -u
 cd "$(dirname "$0")/.." || exit
@@ -17,7 +17,7 @@ done
 [ ${#tools[@]} -gt 0 ] || tools=(memcheck racecheck initcheck)
 [ ${#ops[@]} -gt 0 ] || mapfile -t ops < <(sed -n '/define LT_OP_MAP/,/^$/s/.*X(\([a-z_]*\),.*/\1/p' src/tensor/ops.h)
 
-one() { # tool op: ok where the cases passed and the tool found nothing
+one() { # tool op: ok if the cases passed and the tool found nothing
     local log=$logs/$1-$2.log rc name skip=()
     for name in cublas cutlass nvjet gemmk1 gemv2 splitKreduce; do
         skip+=(--kernel-name-exclude "kernel_substring=$name")

@@ -42,7 +42,7 @@ readmes=$(for d in src/*/; do [ -f "$d/README.md" ] || echo "$d has no README.md
     for f in $(find src -name README.md); do [ "$(wc -l <"$f")" -le 40 ] || echo "$f is longer than 40 lines"; done)
 check "a README of at most 40 lines in each room" "$readmes"
 check "no source file over 800 lines" "$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' | grep -v unicode_tables | xargs wc -l | awk '$2 != "total" && $1 > 800')"
-# Characters, not bytes: drawings are UTF-8. Tables made by a tool are as wide as they like.
+# Characters, not bytes: drawings are UTF-8. Tables made by a tool may be wider.
 check "no line of C or CUDA over 100 columns" "$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' | grep -v unicode_tables | python3 -c '
 import sys
 for path in sys.stdin.read().split():

@@ -1,7 +1,9 @@
 # shellcheck shell=bash
 # libnvrtc, for suites that compile kernels without a GPU: from the system, from LATEEN_NVRTC, or else from Python's package nvidia-cuda-nvrtc in a scratch
 # environment.
-find_nvrtc() { # Sets LATEEN_NVRTC, for the suites behind this one too, where the system has none. False: nobody has one.
+
+# Sets LATEEN_NVRTC if the system has no libnvrtc, for the later suites too. False: none was found.
+find_nvrtc() {
     local lib=${LATEEN_NVRTC:-} dir=build/nvrtc
     if [ -z "$lib" ] && ! build/lateen bench kernels --compile --only copy.cu; then
         if [ ! -d "$dir" ]; then

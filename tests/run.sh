@@ -16,23 +16,26 @@ export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 export LATEEN_PEAK_GFLOPS=${LATEEN_PEAK_GFLOPS:-1000}
 factor=${DEADLINE_FACTOR:-1}
 case $factor in '' | *[!0-9]* | 0*) echo "tests/run.sh: DEADLINE_FACTOR '$factor' is not a whole number from 1" >&2; exit 2 ;; esac
-budget_s=900 # What the suites of `make test` may take together, on two cores; more is said at the end.
+# Seconds that the suites of `make test` may take together, on two cores; if they take more, the
+# end of the output says so.
+budget_s=900
 deadline_s=300
 passed=0 failed=0 skipped=0 cpu_ms=0
 names=() limits=() reported=0 # Of suites in the order of their start; how many have been counted and printed.
-waiting=()                    # Suites that sleep, and are to be started: their words, quoted.
+waiting=()                    # Suites that sleep and are not yet started: their words, quoted.
 declare -A sleeper            # By the process of a suite that sleeps.
 work=$(mktemp -d)
-# Every process of a suite inherits LATEEN_SUITE=$mark$number; and so they are found, whoever their parent or their group is now.
-# A runner within a suite puts its own mark behind that of the suite.
+# Every process of a suite inherits LATEEN_SUITE=$mark$number, by which it is found, whatever its
+# parent or its group is now.
+# A runner within a suite appends its own mark to that of the suite.
 mark="${LATEEN_SUITE:-};$$."
 trap 'end_processes "$mark"; rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-end_processes() { # the beginning of their marks
+end_processes() { # the prefix of their marks
     local files round
-    for round in 1 2 3 4 5; do # Once more for those that were being started.
+    for round in 1 2 3 4 5; do # Again, for processes that were just being started.
         files=$(grep -lzsE "^LATEEN_SUITE=${1//./\\.}" /proc/[0-9]*/environ)
         if [ -z "$files" ]; then return; fi
         kill -KILL $(sed -E 's|/proc/([0-9]+)/.*|\1|' <<<"$files") 2>/dev/null
@@ -40,12 +43,12 @@ end_processes() { # the beginning of their marks
 }
 
 # A suite is counted and printed in the order of its start, whenever it ends; the output of one that fails is shown.
-#   suite [-t S] NAME COMMAND...    by itself, when all before it have ended: what is timed or takes all cores
-#   skipped NAME WHY                in the place of one that this machine cannot run
-#   beside [-t S] NAME COMMAND...   next to other such ones, one more than there are cores, since each sleeps now and then: what takes one core
-#   beside_done                     waits until all of these have ended: behind builds
-#   waits [-t S] NAME COMMAND...    next to all of the above, two at once: what mostly sleeps, so that it takes no core from them
-# -t S: its deadline in seconds, where the usual one does not fit.
+#   suite [-t S] NAME COMMAND...    alone, when all earlier ones have ended: what is timed or takes all cores
+#   skipped NAME WHY                instead of one that this machine cannot run
+#   beside [-t S] NAME COMMAND...   at the same time as other such ones, one more than there are cores, because each sometimes sleeps: what takes one core
+#   beside_done                     waits until all of these have ended: after builds
+#   waits [-t S] NAME COMMAND...    at the same time as all of the above, two at once: what mostly sleeps, so that it takes no core from them
+# -t S: its deadline in seconds, if it needs another than the usual one.
 suite() {
     beside_done
     start "$@"
@@ -55,7 +58,7 @@ suite() {
 beside() {
     until_fewer "$slots"
     start "$@"
-    report # Behind the start, so that no core is idle meanwhile.
+    report # After the start, so that no core is idle meanwhile.
 }
 
 waits() {
@@ -106,7 +109,8 @@ slots=$(($(nproc) + 1))
 run_numbered() { # number, command...: its output in NUMBER.log; then status, seconds and those of CPU (user, system) in NUMBER.end, at once
     local n=$1 limit=${limits[$1]} status TIMEFORMAT='%3R %3U %3S' began=$SECONDS
     shift
-    # TERM first, so that a script's trap can clean up; what then is still there five seconds later, in whatever group, is killed.
+    # TERM first, so that a script's trap can clean up; processes of any group that still run five
+    # seconds later are killed.
     { time LATEEN_SUITE="$mark$n;" CMOCKA_MESSAGE_OUTPUT=TAP timeout -k 5 "$limit" "$@" >"$work/$n.log" 2>&1; } 2>"$work/$n.time"
     status=$?
     if [ $((SECONDS - began)) -ge "$limit" ] && [ "$status" -ge 124 ]; then
@@ -117,7 +121,7 @@ run_numbered() { # number, command...: its output in NUMBER.log; then status, se
     mv "$work/$n.new" "$work/$n.end"
 }
 
-report() { # Those that have ended, up to the first that has not.
+report() { # The suites that have ended, up to the first that has not.
     while [ "$reported" -lt ${#names[@]} ] && [ -f "$work/$reported.end" ]; do
         count "${names[$reported]}" "$work/$reported.log" $(<"$work/$reported.end") "${limits[$reported]}"
         rm -f "$work/$reported".*
@@ -191,7 +195,7 @@ long) suites_of tests/long ;;
 esac
 while start_waiting && [ $((n_computing + n_sleeping)) -gt 0 ]; do wait -n; done
 report
-for name in "${names[@]:$reported}"; do # Killed together with the shell that was to say how it ended.
+for name in "${names[@]:$reported}"; do # It was killed together with the shell that would have recorded its end.
     echo "$name: did not end"
     failed=$((failed + 1))
 done
@@ -204,7 +208,7 @@ echo "the most CPU time:"
 most 2
 echo "the slowest:"
 most 1
-if [ -f "$work/failures" ]; then # Once more at the end: a reader of a long log may have only its last lines.
+if [ -f "$work/failures" ]; then # Repeated at the end: a reader of a long log may see only its last lines.
     echo "failed:"
     cat "$work/failures"
 fi

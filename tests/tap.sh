@@ -13,7 +13,7 @@ skip() { # name, why
     n=$((n + 1))
     echo "ok $n - $1 # SKIP $2"
 }
-# Results of another program that speaks TAP, among this script's own; it must keep its own plan.
+# Results of another program that prints TAP, among this script's own; the program must match its own plan.
 within() { # command...
     local log status results failed plan
     log=$(mktemp)

@@ -24,8 +24,9 @@ clean() { # name, command...
     fi
 }
 
-if [ "$what" != verbs ]; then # Not: thousands of vectors and whole models, hours under memcheck.
-    # Nor test_far: its stand-in for a device looks at every word of an op's arguments, padding too, for addresses to make real.
+if [ "$what" != verbs ]; then # Left out: thousands of vectors and whole models, which take hours under memcheck.
+    # Nor test_far: its stand-in for a device searches every word of an op's arguments, including
+    # padding, for addresses to translate.
     for program in $(find build/tests/unit -type f -executable -name 'test_*' | grep -vE 'test_(golden|far|pass|smollm2|stories|tokenizer_exact|cuda_compile|recompute|search|vec|grammar|json|template)$' | sort); do
         clean "$program" "$program"
     done
