@@ -1,5 +1,5 @@
 /* The keys of `lateen serve`: lists and files that give none, or that would make something else a
- * key, are refused before anything is served. The model is not there, so that a server whose keys
+ * key, are refused before anything is served, as are options without effect. The model is not there, so that a server whose keys
  * are accepted fails later, for another reason. */
 #include "unit/cli/verb_run.h"
 
@@ -90,10 +90,80 @@ static void keys_of_a_file(void **state) {
     key(words, NULL, "--no-auth contradicts 1 API keys");
 }
 
+/* Options that need another one have no effect without it, which is said; with it they have. */
+static void options_that_need_others(void **state) {
+    static const struct {
+        const char *words, *need; /* %s: a folder. */
+    } rows[] = {
+        {"--fine-tuning-jobs 2", "--fine-tuning %s"},
+        {"--fine-tuning-waiting 3", "--fine-tuning %s"},
+        {"--fine-tuning-bytes 99", "--fine-tuning %s"},
+        {"--fine-tuning-rank 3", "--fine-tuning %s"},
+        {"--fine-tuning-device cuda", "--fine-tuning %s"},
+        {"--fine-tuning-threads 3", "--fine-tuning %s"},
+        {"--fine-tuning-submit slurm", NULL},
+        {"--fine-tuning-sbatch x", NULL},
+        {"--files 3", "--state %s"},
+        {"--files-bytes 99", "--fine-tuning %s"},
+        {"--upload-s 3", "--state %s"},
+        {"--batches 3", "--fine-tuning %s"},
+        {"--batch-lines 3", "--state %s"},
+        {"--batch-tokens 3", "--state %s"},
+        {"--prefix-cache-bytes 99", ""},
+        {"--no-prefix-cache --prefix-cache-bytes 99", NULL},
+        {"--prefix-cache-by-key", ""},
+        {"--no-prefix-cache --prefix-cache-by-key", NULL},
+        {"--cache-disk-bytes 99", "--cache-disk %s/cache"},
+        {"--store-bytes 99", ""},
+        {"--store-entries 0 --store-bytes 99", NULL},
+        {"--store-s 9", ""},
+        {"--store-entries 0 --store-s 9", NULL},
+        {"--draft-tokens 3", "--speculate ngram"},
+        {"--draft-branches 3", "--speculate ngram"},
+        {"--draft-tokens 3", "--models other=/no/such"},
+        {"--models-memory 99", "--models other=/no/such"},
+        {"--models-idle-s 9", "--models other=/no/such"},
+    };
+    char words[4 * LT_PATH_BYTES], need[2 * LT_PATH_BYTES];
+    (void)state;
+    assert_int_equal(unsetenv("LATEEN_API_KEY"), 0);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *option = strstr(rows[i].words, " --");
+        const char *own = option != NULL ? option + 1 : rows[i].words;
+        char name[64];
+        ran r;
+        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(own, " "), own);
+        (void)snprintf(words, sizeof words, SERVE "%s", rows[i].words);
+        r = run_verb(lt_verb_serve, words);
+        const bool idle = strstr(r.err, "has no effect") != NULL && strstr(r.err, name) != NULL;
+        if (idle != (rows[i].need == NULL || rows[i].need[0] != '\0') ||
+            (idle && r.status != LT_EXIT_USAGE)) {
+            fail_msg("%s: %d, %s", rows[i].words, r.status, r.err);
+        }
+        ran_close(&r);
+        if (rows[i].need == NULL || rows[i].need[0] == '\0') {
+            continue;
+        }
+        (void)snprintf(need, sizeof need, "%s", rows[i].need);
+        if (strstr(need, "%s") != NULL) {
+            const char *rest = strstr(rows[i].need, "%s") + 2;
+            (void)snprintf(need, sizeof need, "%.*s%s%s", (int)(rest - 2 - rows[i].need),
+                           rows[i].need, folder, rest);
+        }
+        (void)snprintf(words, sizeof words, SERVE "%s %s", rows[i].words, need);
+        r = run_verb(lt_verb_serve, words);
+        if (strstr(r.err, "has no effect") != NULL) {
+            fail_msg("%s %s: %s", rows[i].words, need, r.err);
+        }
+        ran_close(&r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_of_options),
         cmocka_unit_test(keys_of_a_file),
+        cmocka_unit_test(options_that_need_others),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

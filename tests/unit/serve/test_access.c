@@ -198,6 +198,27 @@ static void hosts_and_pages(void **state) {
     }
 }
 
+/* A host longer than any name is compared by its beginning, and no byte beyond it is written. */
+static void a_long_host_is_refused(void **state) {
+    char lines[1200] = "Host: ";
+    lt_server *s = server_of((lt_server_options){.n_keys = 0});
+    lt_access_refusal r;
+    asked a;
+    (void)state;
+    for (int i = 0; i < 100; i++) {
+        strcat(lines, "evil.com.");
+    }
+    strcat(lines, "\r\n");
+    ask(&a, s, "GET", lines);
+    lt_access_check(&a.call, false, &r);
+    assert_int_equal(r.status, 403);
+    assert_string_equal(r.code, "host_not_allowed");
+    assert_non_null(strstr(r.message, "not known as 'evil.com.evil.com."));
+    assert_non_null(strstr(r.message, "start it with --allowed-hosts evil.com."));
+    lt_http_parser_free(&a.head);
+    free(s);
+}
+
 static void the_own_name_is_allowed(void **state) {
     lt_server *s = server_of((lt_server_options){.host = "gpu.example.org", .cors = "*"});
     lt_access_refusal r;
@@ -237,6 +258,7 @@ int main(void) {
         cmocka_unit_test(keys),
         cmocka_unit_test(models),
         cmocka_unit_test(hosts_and_pages),
+        cmocka_unit_test(a_long_host_is_refused),
         cmocka_unit_test(the_own_name_is_allowed),
         cmocka_unit_test(options_of_an_operator),
     };
