@@ -1,6 +1,6 @@
 /* The keys of `lateen serve`: lists and files that give none, or that would make something else a
- * key, are refused before anything is served, as are options without effect. The model is not there, so that a server whose keys
- * are accepted fails later, for another reason. */
+ * key, are refused before anything is served, as are options without effect. The model is not
+ * there, so that a server whose keys are accepted fails later, for another reason. */
 #include "unit/cli/verb_run.h"
 
 #include "base/error.h"
