@@ -1,7 +1,10 @@
 """The peer of `lateen bench train --device cuda`: the same training step on one GPU in PyTorch, as a user would write it:
 torch.compile, bf16 (autocast over fp32 parameters, or bf16 parameters for llama-1b), SDPA, fused AdamW, gradient clipping.
+With OPTIM muon the matrices of the layers are updated by torch.optim.Muon; queries, keys, values, gate and up are then layers of their own, as in
+transformers.
 
-Usage: train_torch_gpu.py SHAPE BATCH SEQ [MODE]      SHAPE  gpt2-124m | llama-1b | apertus-300m | moe-8x125m      MODE  compile | eager
+Usage: train_torch_gpu.py SHAPE BATCH SEQ [MODE [OPTIM]]
+       SHAPE  gpt2-124m | llama-1b | apertus-300m | moe-8x125m      MODE  compile | eager      OPTIM  adamw | muon
 It warms up, prints "ready", then for each line "N" on standard input runs N steps and prints the median seconds of a step; at the end of its
 input it prints its peak of memory, in GiB, on standard error."""
 import statistics
@@ -14,6 +17,7 @@ import torch.nn.functional as F
 
 shape, B, T = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 mode = sys.argv[4] if len(sys.argv) > 4 else "compile"
+optim = sys.argv[5] if len(sys.argv) > 5 else "adamw"
 torch.manual_seed(0)
 torch.set_float32_matmul_precision("high")
 SHAPES = {  # layers, width, heads, kv heads, ffn, vocabulary, kind
@@ -39,10 +43,25 @@ def norm(d):
     return nn.LayerNorm(d) if kind == "gpt2" else RMS(d)
 
 
+class Apart(nn.Module):
+    """Linear layers of one input, their results side by side."""
+
+    def __init__(self, sizes, bias):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(C, n, bias=bias) for n in sizes)
+
+    def forward(self, x):
+        return torch.cat([part(x) for part in self.parts], -1)
+
+
+def linear(sizes, bias):
+    return Apart(sizes, bias) if optim == "muon" and len(sizes) > 1 else nn.Linear(C, sum(sizes), bias=bias)
+
+
 class Mlp(nn.Module):
     def __init__(self):
         super().__init__()
-        self.up = nn.Linear(C, 2 * FF if kind == "llama" else FF, bias=kind == "gpt2")
+        self.up = linear([FF, FF] if kind == "llama" else [FF], kind == "gpt2")
         self.dn = nn.Linear(FF, C, bias=kind == "gpt2")
         if kind == "apertus":
             self.p, self.n = nn.Parameter(torch.tensor(0.2)), nn.Parameter(torch.tensor(-1.0))
@@ -97,7 +116,7 @@ class Block(nn.Module):
         super().__init__()
         bias = kind == "gpt2"
         self.n1, self.n2 = norm(C), norm(C)
-        self.qkv, self.o = nn.Linear(C, (H + 2 * KV) * HD, bias=bias), nn.Linear(C, C, bias=bias)
+        self.qkv, self.o = linear([H * HD, KV * HD, KV * HD], bias), nn.Linear(C, C, bias=bias)
         self.mlp = Moe() if kind == "mixtral" else Mlp()
         if kind == "apertus":
             self.qn, self.kn = RMS(HD), RMS(HD)
@@ -149,7 +168,11 @@ with torch.device("cuda"):
     model = Model()
 if kind == "llama":
     model = model.to(torch.bfloat16)
-opt = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+matrices = [p for p in model.b.parameters() if p.ndim == 2 and optim == "muon"]
+others = [p for p in model.parameters() if all(p is not m for m in matrices)]
+opts = [torch.optim.AdamW(others, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)]
+if matrices:
+    opts.append(torch.optim.Muon(matrices, lr=0.02, weight_decay=0.1, momentum=0.95))
 run = torch.compile(model) if mode == "compile" else model
 x = torch.randint(0, V - 64, (B, T), device="cuda")
 y = torch.randint(0, V - 64, (B, T), device="cuda")
@@ -160,8 +183,9 @@ def step():
         loss = run(x, y)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    opt.step()
-    opt.zero_grad(set_to_none=True)
+    for opt in opts:
+        opt.step()
+        opt.zero_grad(set_to_none=True)
 
 
 start = time.perf_counter()

@@ -607,12 +607,14 @@ typedef struct {
 /* Muon (Jordan 2024; Newton-Schulz with a = 3.4445, b = -4.7750, c = 2.0315), one 2-D parameter p
  * (N, M) at a time: m = momentum * m + g; u = g + momentum * m (Nesterov); u = NS5(u / max(|u|_F,
  * 1e-7)) in `steps` iterations; p *= 1 - lr * decay; p -= lr * scale * u. scratch: F32,
- * lt_muon_scratch_count(N, M) elements. */
+ * lt_muon_scratch_count(N, M) elements. products: F32, or BF16: then the operands and results of
+ * the iterations' products are rounded to BF16, and their sums are F32. */
 typedef struct {
     lt_tensor p, g, m, copy, scratch, now; /* now: only LR, GRAD_SCALE and SKIP are read. */
     float lr, momentum, decay, scale, grad_scale;
     int64_t steps;
     bool nesterov;
+    lt_dtype products;
 } lt_muon_args;
 int64_t lt_muon_scratch_count(int64_t rows, int64_t cols);
 

@@ -229,6 +229,13 @@ static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const piece *p) {
                                                   .grad_scale = c->grad_scale});
 }
 
+static lt_dtype muon_products(const lt_recipe *r, const lt_model *m) {
+    const bool in_16 = r->muon_products == LT_MUON_PRODUCTS_MODEL
+                           ? m->options.dtype != LT_F32
+                           : r->muon_products == LT_MUON_PRODUCTS_BF16;
+    return in_16 ? LT_BF16 : LT_F32;
+}
+
 /* Arguments of one matrix's update; the caller adds its copy. Its size follows Jordan's max(1, rows
  * / cols)^0.5. */
 static lt_muon_args muon_args(const lt_optimiser *o, const step_ctx *c, int64_t rows, int64_t cols,
@@ -245,7 +252,8 @@ static lt_muon_args muon_args(const lt_optimiser *o, const step_ctx *c, int64_t 
         .scale = sqrtf(fmaxf(1.0f, (float)rows / (float)cols)),
         .grad_scale = c->grad_scale,
         .steps = r->muon_steps,
-        .nesterov = true};
+        .nesterov = true,
+        .products = muon_products(r, o->model)};
 }
 
 static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {

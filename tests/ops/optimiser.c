@@ -1,6 +1,6 @@
 /* optimiser.c: cases of adamw, ademamix, lion and muon. grad_scale 0 stands for 1 here; copy:
- * with the BF16 copy of p. extreme: zero gradients and moments. b_type: type of the moments; P:
- * place of the first element. */
+ * with the BF16 copy of p. extreme: zero gradients and moments. b_type: type of the moments, and of
+ * Muon's products; P: place of the first element. */
 #include <math.h>
 
 #include "ops/case.h"
@@ -57,7 +57,21 @@ static const lt_case muon_cases[] = {
      .normalise = true},
     {"from memory", LT_CASE_CHECK, F32_ONLY, .M = 9, .N = 7, .step = 5, .y_f32 = true},
     {"zero gradient", LT_CASE_CHECK, F32_ONLY, .M = 4, .N = 6, .step = 5, .extreme = true},
+    {"bf16 products, square", LT_CASE_CHECK, F32_ONLY, .M = 8, .N = 8, .step = 5, .b_type = LT_BF16,
+     .normalise = true},
+    {"bf16 products, wide", LT_CASE_CHECK, F32_ONLY, .M = 24, .N = 72, .step = 5, .b_type = LT_BF16,
+     .normalise = true},
+    {"bf16 products, tall", LT_CASE_CHECK, F32_ONLY, .M = 104, .N = 40, .step = 4,
+     .b_type = LT_BF16, .copy = true},
+    {"bf16 products, odd sides", LT_CASE_CHECK, F32_ONLY, .M = 33, .N = 65, .step = 5,
+     .b_type = LT_BF16, .y_f32 = true, .normalise = true},
+    {"bf16 products, zero gradient", LT_CASE_CHECK, F32_ONLY, .M = 8, .N = 16, .step = 5,
+     .b_type = LT_BF16, .extreme = true},
     {"gpt2 fc", LT_CASE_BENCH, F32_ONLY, .M = 3072, .N = 768, .step = 5, .normalise = true},
+    {"gpt2 fc, bf16 products", LT_CASE_BENCH, F32_ONLY, .M = 3072, .N = 768, .step = 5,
+     .b_type = LT_BF16, .normalise = true},
+    {"llama-1b up, bf16 products", LT_CASE_BENCH, F32_ONLY, .M = 8192, .N = 2048, .step = 5,
+     .b_type = LT_BF16, .normalise = true},
 };
 
 static void fill_zero(double *values, const lt_case_tensor *t, lt_rng *r) {
@@ -159,14 +173,17 @@ static void muon_build(lt_setup *s) {
                         .scale = 0.5f,
                         .grad_scale = grad_scale(c),
                         .steps = c->step,
-                        .nesterov = c->normalise};
-    lt_setup_inout(s, "p", &a->p, LT_F32, LT_SHAPE(c->M, c->N));
+                        .nesterov = c->normalise,
+                        .products = c->b_type};
+    /* Operands are rounded by up to 2^-9 of themselves, and five steps multiply that. */
+    const double slack = c->b_type == LT_BF16 ? 96 : 0;
+    lt_setup_inout(s, "p", &a->p, LT_F32, LT_SHAPE(c->M, c->N))->slack = slack;
     lt_setup_in(s, "g", &a->g, LT_F32, LT_SHAPE(c->M, c->N))->fill = c->extreme ? fill_zero
                                                                                 : lt_fill_normal;
     lt_setup_inout(s, "m", &a->m, LT_F32, LT_SHAPE(c->M, c->N))->fill = c->extreme ? fill_zero
                                                                                    : lt_fill_normal;
     if (c->copy) {
-        lt_setup_out(s, "copy", &a->copy, LT_BF16, LT_SHAPE(c->M, c->N));
+        lt_setup_out(s, "copy", &a->copy, LT_BF16, LT_SHAPE(c->M, c->N))->slack = slack;
     }
     now(s, &a->now);
     t = lt_setup_out(s, "scratch", &a->scratch, LT_F32,

@@ -515,6 +515,9 @@ static const char *check_lion(const void *args) {
 static const char *check_muon(const void *args) {
     const lt_muon_args *a = args;
     REFUSE_IF(bad_copy(&a->copy, &a->now));
+    if (a->products != LT_F32 && a->products != LT_BF16) {
+        return "products neither in F32 nor in BF16";
+    }
     return bad_f32(TENSORS(&a->p, &a->g, &a->m, &a->scratch));
 }
 

@@ -6,7 +6,8 @@
  *         with (a, b, c) = (3.4445, -4.7750, 2.0315)
  *     p <- (1 - lr decay) p - lr scale X
  * X is kept with the shorter side as rows (S x L): u is transposed when N > M. Scratch: X and its
- * successor (S L each), A and B (S S each). Source: Keller Jordan, "Muon: An optimizer for hidden
+ * successor (S L each), A and B (S S each). With products in BF16 each element of X, A and B is
+ * rounded when it is stored. Source: Keller Jordan, "Muon: An optimizer for hidden
  * layers in neural networks", 2024. */
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
@@ -22,7 +23,13 @@ typedef struct {
     const lt_tensor *mem;
     int64_t x, x_next, a, b; /* Offsets into scratch. */
     int64_t side, length;    /* S, L. */
+    bool rounds;             /* To BF16. */
 } workspace;
+
+static void store(const workspace *w, int64_t i, double value) {
+    const float rounded = w->rounds ? lt_bf16_to_f32(lt_f32_to_bf16((float)value)) : 0.0f;
+    set(w->mem, i, w->rounds ? (double)rounded : value);
+}
 
 /* Store u as X (transposed if N > M) and update the momentum on the way; returns |u|_F. */
 static double momentum_step(const lt_muon_args *a, const workspace *w) {
@@ -55,7 +62,7 @@ static void gram(const workspace *w) {
                 sum += get(w->mem, w->x + i * w->length + k) *
                        get(w->mem, w->x + j * w->length + k);
             }
-            set(w->mem, w->a + i * w->side + j, sum);
+            store(w, w->a + i * w->side + j, sum);
         }
     }
 #pragma omp parallel for collapse(2) schedule(static)
@@ -65,8 +72,8 @@ static void gram(const workspace *w) {
             for (int64_t k = 0; k < w->side; k++) {
                 sum += get(w->mem, w->a + i * w->side + k) * get(w->mem, w->a + k * w->side + j);
             }
-            set(w->mem, w->b + i * w->side + j,
-                NS_B * get(w->mem, w->a + i * w->side + j) + NS_C * sum);
+            store(w, w->b + i * w->side + j,
+                  NS_B * get(w->mem, w->a + i * w->side + j) + NS_C * sum);
         }
     }
 }
@@ -82,7 +89,7 @@ static void newton_schulz(workspace *w) {
             for (int64_t k = 0; k < w->side; k++) {
                 sum += get(w->mem, w->b + i * w->side + k) * get(w->mem, w->x + k * w->length + j);
             }
-            set(w->mem, w->x_next + i * w->length + j, sum);
+            store(w, w->x_next + i * w->length + j, sum);
         }
     }
     swap = w->x;
@@ -94,7 +101,13 @@ lt_err lt_ref_muon(lt_queue *q, const lt_muon_args *a) {
     const int64_t rows = a->p.shape[0], cols = a->p.shape[1], n = rows * cols;
     const int64_t side = min_i64(rows, cols);
     const bool tall = rows > cols;
-    workspace w = {&a->scratch, 0, n, 2 * n, 2 * n + side * side, side, max_i64(rows, cols)};
+    workspace w = {.mem = &a->scratch,
+                   .x_next = n,
+                   .a = 2 * n,
+                   .b = 2 * n + side * side,
+                   .side = side,
+                   .length = max_i64(rows, cols),
+                   .rounds = a->products == LT_BF16};
     const double lr = present(&a->now) ? get(&a->now, LT_OPTIM_LR) : (double)a->lr;
     double norm;
 
@@ -106,7 +119,7 @@ lt_err lt_ref_muon(lt_queue *q, const lt_muon_args *a) {
     LT_ASSERT(lt_tensor_count(&a->scratch) >= lt_muon_scratch_count(rows, cols));
     norm = fmax(momentum_step(a, &w), 1e-7);
     for (int64_t i = 0; i < n; i++) {
-        set(w.mem, w.x + i, get(w.mem, w.x + i) / norm);
+        store(&w, w.x + i, get(w.mem, w.x + i) / norm);
     }
     for (int64_t step = 0; step < a->steps; step++) {
         newton_schulz(&w);

@@ -34,6 +34,12 @@ typedef enum {
 #define LT_RECIPE_PACKS "auto|stream|best-fit|single"
 typedef enum { LT_OPTIM_ADAMW, LT_OPTIM_ADEMAMIX, LT_OPTIM_MUON, LT_OPTIM_LION } lt_optim_kind;
 #define LT_RECIPE_OPTIMS "adamw|ademamix|muon|lion"
+typedef enum {
+    LT_MUON_PRODUCTS_MODEL,
+    LT_MUON_PRODUCTS_FP32,
+    LT_MUON_PRODUCTS_BF16
+} lt_muon_products_kind;
+#define LT_RECIPE_MUON_PRODUCTS "model|fp32|bf16"
 typedef enum { LT_LR_CONSTANT, LT_LR_LINEAR, LT_LR_COSINE, LT_LR_WSD } lt_lr_kind;
 #define LT_RECIPE_LRS "constant|linear|cosine|wsd"
 typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_cooldown_kind;
@@ -455,6 +461,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(F64, muon_momentum, "optim.muon_momentum", "0.95", 0, 1, "", "Muon: momentum",               \
       LT_OPTION_BELOW_MAX)                                                                         \
     X(I64, muon_steps, "optim.muon_steps", "5", 1, 20, "N", "Muon: Newton-Schulz iterations")      \
+    X(ENUM, muon_products, "optim.muon_products", "model", 0, 0, LT_RECIPE_MUON_PRODUCTS,          \
+      "Muon: type of the operands of the iterations' products; model: that of model.dtype")        \
     X(ENUM, lr_kind, "lr.schedule", "cosine", 0, 0, LT_RECIPE_LRS, "after the warm-up",            \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, warmup, "lr.warmup", "0", 0, 1e12, "STEPS", "linear warm-up", LT_RECIPE_MAY_CHANGE)     \

@@ -383,6 +383,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"optim.muon_lr", muon, "optim.kind = muon"},
         {"optim.muon_momentum", muon, "optim.kind = muon"},
         {"optim.muon_steps", muon, "optim.kind = muon"},
+        {"optim.muon_products", muon, "optim.kind = muon"},
         {"lr.warmup_from", r->warmup > 0, "lr.warmup"},
         {"lr.min", r->lr_kind != LT_LR_CONSTANT && (!wsd || r->cooldown > 0),
          "an lr.schedule that decays"},

@@ -145,6 +145,53 @@ static void muon_scales_by_the_shape(void **state) {
     free(r);
 }
 
+/* The first matrix of the layers after one step of Muon; freed by the caller. */
+static float *after_muon(lt_dtype model, const char *products, int64_t *count) {
+    const lt_model_spec spec = spec_of(false, 37);
+    lt_recipe *r = recipe("muon");
+    const lt_param *p = NULL;
+    side s;
+    must(lt_options_set(&lt_recipe_table, r, "optim.muon_products", products, "test"), products);
+    must(side_open(&s, r, &spec, model, NULL), products);
+    fill_gradients(&s, 3);
+    must(lt_optimiser_step(&s.optimiser, &s.gradients, SCALE, &plans[0]), products);
+    must(s.model->backend->sync(s.queue), products);
+    for (int i = s.model->table.n_params - 1; i >= 0; i--) {
+        p = s.model->table.params[i].matrix ? &s.model->table.params[i] : p;
+    }
+    *count = p->count;
+    float *out = malloc((size_t)*count * sizeof *out);
+    assert_non_null(out);
+    memcpy(out, lt_param_data(&s.model->master, p), (size_t)*count * sizeof *out);
+    side_close(&s);
+    free(r);
+    return out;
+}
+
+/* optim.muon_products: the type of the model unless another is named; BF16 rounds the products of
+ * the iterations, by less than a tenth of an update. */
+static void muon_multiplies_in_the_type_of_the_model(void **state) {
+    static const lt_dtype models[] = {LT_F32, LT_BF16};
+    static const char *const same[] = {"fp32", "bf16"};
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        int64_t n;
+        float *own = after_muon(models[k], "model", &n),
+              *named = after_muon(models[k], same[k], &n),
+              *other = after_muon(models[k], same[1 - k], &n);
+        double apart = 0;
+        for (int64_t i = 0; i < n; i++) {
+            apart += pow((double)own[i] - (double)other[i], 2);
+        }
+        assert_memory_equal(own, named, (size_t)n * sizeof *own);
+        /* An update of S singular values near 1 has the norm muon_lr sqrt(S). */
+        assert_true(apart > 0 && sqrt(apart) < 0.1 * plans[0].muon_lr * sqrt(20));
+        free(own);
+        free(named);
+        free(other);
+    }
+}
+
 typedef struct {
     int units[16], n, fails_at;
 } told;
@@ -276,10 +323,12 @@ static void moments_have_names(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elements_follow_the_papers), cmocka_unit_test(muon_scales_by_the_shape),
-        cmocka_unit_test(units_are_reported), cmocka_unit_test(bytes_by_kind),
-        cmocka_unit_test(moments_have_names)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(elements_follow_the_papers),
+                                       cmocka_unit_test(muon_scales_by_the_shape),
+                                       cmocka_unit_test(muon_multiplies_in_the_type_of_the_model),
+                                       cmocka_unit_test(units_are_reported),
+                                       cmocka_unit_test(bytes_by_kind),
+                                       cmocka_unit_test(moments_have_names)};
     lt_thread_set_count(1); /* The models are small, so threads would only wait for each other. */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

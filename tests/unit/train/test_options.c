@@ -266,6 +266,8 @@ static void options_without_effect_are_refused(void **state) {
         {"optim.mix_warmup=5", "", "optim.kind = ademamix"},
         {"optim.muon_lr=0.1", "", "optim.kind = muon"},
         {"optim.muon_steps=3", "optim.kind=muon", NULL},
+        {"optim.muon_products=fp32", "", "optim.kind = muon"},
+        {"optim.muon_products=fp32", "optim.kind=muon", NULL},
         {"optim.eps=1e-6", "optim.kind=lion", "an optim.kind other than lion"},
         {"lr.cooldown=5", "", "lr.schedule = wsd"},
         {"lr.cooldown=5", "lr.schedule=wsd", NULL},

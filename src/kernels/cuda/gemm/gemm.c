@@ -498,7 +498,9 @@ void lt_specs_gemm(lt_specs *l) {
                   {&forward, "DTYPE=fp16"},
                   {&forward, "DTYPE=bf16 EPI_BIAS=1 EPI_SAVE=1 EPI_ACT=ACT_GELU_TANH"},
                   {&back, "DTYPE=bf16 EPI_ACT_BWD=ACT_XIELU"},
-                  {&forward, "DTYPE=bf16 EPI_BIAS=2 EPI_RESIDUAL=1"}};
+                  {&forward, "DTYPE=bf16 EPI_BIAS=2 EPI_RESIDUAL=1"},
+                  {&forward, "DTYPE=bf16 EPI_RESIDUAL=1"},
+                  {&back, "DTYPE=bf16 EPI_RESIDUAL=1"}};
     char words[256];
     for (size_t i = 0; i < N_TILES; i++) {
         lt_gemm_tile_text(words, &tiles[i].tile, &forward);
