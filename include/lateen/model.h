@@ -311,7 +311,7 @@ LT_MUST_USE lt_err lt_session_score(lt_session *s, int64_t seq, const int32_t *i
 LT_MUST_USE lt_err lt_session_step(lt_session *s, const int64_t *seqs, const int32_t *ids,
                                    int64_t n, float *logits);
 int64_t lt_session_length(const lt_session *s, int64_t seq);
-void lt_session_truncate(lt_session *s, int64_t seq,
-                         int64_t length); /* Keep the first `length` tokens. */
+/* Keep the first `length` tokens. */
+void lt_session_truncate(lt_session *s, int64_t seq, int64_t length);
 
 #endif

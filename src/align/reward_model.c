@@ -26,8 +26,8 @@ struct lt_reward_model {
     lt_chat_source chat;
     lt_engine *engine;
     lt_steps steps; /* For a process reward model. */
-    lt_ids ids,
-        at; /* at: the tokens at which steps are judged; none: the last that is not padding. */
+    /* at: the tokens at which steps are judged; none: the last that is not padding. */
+    lt_ids ids, at;
     int64_t longest;
 };
 

@@ -105,8 +105,8 @@ static json_t *libraries_json(void) {
     snprintf(dnnl, sizeof dnnl, "%d.%d.%d", d->major, d->minor, d->patch);
     snprintf(xxh, sizeof xxh, "%u.%u.%u", x / 10000, x / 100 % 100, x % 100);
     snprintf(hwloc, sizeof hwloc, "%u.%u", h >> 16, h >> 8 & 0xFF);
-    (void)pcre2_config(PCRE2_CONFIG_VERSION,
-                       pcre2); /* "10.42 2022-12-11": 24 characters at most, says its manual. */
+    /* "10.42 2022-12-11": 24 characters at most, says its manual. */
+    (void)pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
     if (strchr(pcre2, ' ') != NULL) {
         *strchr(pcre2, ' ') = '\0';
     }

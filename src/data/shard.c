@@ -376,8 +376,8 @@ void lt_shard_document(const lt_shard *s, uint64_t d, uint64_t *first, uint64_t 
 }
 
 uint64_t lt_shard_find(const lt_shard *s, uint64_t position) {
-    uint64_t low = 0,
-             high = s->info.n_documents; /* The last document that begins at or before position. */
+    /* The last document that begins at or before position. */
+    uint64_t low = 0, high = s->info.n_documents;
     LT_ASSERT(position < s->info.n_tokens);
     while (high - low > 1) {
         const uint64_t middle = low + (high - low) / 2;

@@ -83,8 +83,8 @@ lt_plan_goodput lt_plan_goodput_estimate(const lt_plan_model *m, const lt_plan_c
     g.restart_s = c->detect_s + c->reschedule_s + c->load_s + c->warmup_s +
                   g.checkpoint_bytes / (c->storage_read_gbps * LT_PLAN_GB);
     g.interval_s = interval_s > 0 ? interval_s : lt_plan_daly_s(g.mtbf_s, g.block_s);
-    g.interval_s = lt_plan_max(g.interval_s,
-                               lag_s); /* The next save cannot start before the last is on disk. */
+    /* The next save cannot start before the last is on disk. */
+    g.interval_s = lt_plan_max(g.interval_s, lag_s);
     whole = lt_plan_ettr_exact(g.mtbf_s, g.block_s, g.restart_s, g.interval_s) *
             exp(-lag_s / g.mtbf_s);
     no_save = g.interval_s / (g.interval_s + g.block_s);

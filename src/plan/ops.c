@@ -428,8 +428,8 @@ static void experts(tally *t, double all, double tokens) {
         t->wide = false;
     }
     ffn(t, tokens * k / local, in, (double)m->expert_ffn_width, local);
-    stream(t, tokens * k, PERMUTE_BYTES * (t->fused ? FUSED_SHARE : 1.0) * in,
-           t->fused ? 2 : 6); /* Permute, unpermute and weigh every copy. */
+    /* Permute, unpermute and weigh every copy. */
+    stream(t, tokens * k, PERMUTE_BYTES * (t->fused ? FUSED_SHARE : 1.0) * in, t->fused ? 2 : 6);
     if (m->shared_ffn_width > 0) {
         ffn(t, all, w, (double)m->shared_ffn_width / j->l->tp, 1);
     }
@@ -455,8 +455,8 @@ static void moe_block(tally *t) {
     t->wide = true; /* Every recipe routes in bf16 or wider. */
     linear(t, tokens, (double)m->n_experts, (double)m->width, 1);
     t->wide = false;
-    stream(t, tokens, 12.0 * (double)m->n_experts,
-           ROUTER_KERNELS); /* Scores, top-k, counts, load balance. */
+    /* Scores, top-k, counts, load balance. */
+    stream(t, tokens, 12.0 * (double)m->n_experts, ROUTER_KERNELS);
     t->captured = in_graph(j, LT_PLAN_PART_ALL);
     experts(t, all, tokens);
 }
@@ -698,8 +698,8 @@ lt_plan_work lt_plan_head_work(const lt_plan_job *j, bool backward) {
         plain.precision = LT_PLAN_BF16; /* The output matrix remains in bf16 in every recipe. */
     }
     linear(&t, tokens, v, (double)m->width, 1);
-    stream(&t, tokens, 8.0 * v,
-           4); /* Logits to fp32, softmax, loss; backward 16 bytes per element. */
+    /* Logits to fp32, softmax, loss; backward 16 bytes per element. */
+    stream(&t, tokens, 8.0 * v, 4);
     if (j->l->tp > 1) {
         t.w.tp_s = lt_plan_collective_s(j->c, LT_PLAN_ALL_REDUCE, tokens * (double)m->width * 2.0,
                                         j->l->tp, 1);

@@ -74,8 +74,8 @@ lt_plan_work lt_plan_forward_work(const lt_plan_job *j);
 /* Data and weight gradients; without recompute. */
 lt_plan_work lt_plan_backward_work(const lt_plan_job *j);
 lt_plan_work lt_plan_recompute_work(const lt_plan_job *j);
-lt_plan_work lt_plan_head_work(const lt_plan_job *j,
-                               bool backward); /* Output matrix, softmax, loss. */
+/* Output matrix, softmax, loss. */
+lt_plan_work lt_plan_head_work(const lt_plan_job *j, bool backward);
 lt_plan_work lt_plan_embed_work(const lt_plan_job *j, bool backward);
 double lt_plan_gemm_s(const lt_plan_cluster *c, double m, double n, double k, lt_plan_precision p);
 

@@ -40,8 +40,8 @@ void lt_plan_report_close(lt_plan_report *r);
 /* "1.2 M", "14.9 k", "350": three digits and a unit. */
 const char *lt_plan_big(double x, char out[32]);
 void lt_plan_report_text(const lt_plan_report *r, FILE *to, int n_layouts);
-json_t *lt_plan_report_json(const lt_plan_report *r,
-                            int n_layouts); /* A new reference, or NULL if memory is exhausted. */
+/* A new reference, or NULL if memory is exhausted. */
+json_t *lt_plan_report_json(const lt_plan_report *r, int n_layouts);
 LT_MUST_USE lt_err lt_plan_report_html(const lt_plan_report *r, const char *path);
 
 #endif

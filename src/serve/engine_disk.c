@@ -192,8 +192,8 @@ static bool read_page(lt_engine *e, lt_page_chain chain, const int32_t *tokens, 
 static void read_pages(lt_engine *e, lt_job *j) {
     const lt_pages *p = &e->sched.pages;
     const lt_seq *seq = first_seq(j);
-    lt_page_chain chain = chain_found(e, j,
-                                      seq); /* These pages are held, so they stay published. */
+    /* These pages are held, so they stay published. */
+    lt_page_chain chain = chain_found(e, j, seq);
     j->n_read = 0;
     for (int64_t i = j->n_found; i < j->n_found + j->n_coming; i++) {
         const int32_t *tokens = seq->tokens + i * p->page_tokens;

@@ -103,8 +103,8 @@ typedef struct lt_backend {
     /* From now on a library's kernels run beside the ops of this device, and occupy some of its
      * multiprocessors at times that the ops do not control. NULL where moment_open is NULL. */
     void (*share)(lt_device *d);
-    lt_err (*memory_left)(lt_device *d,
-                          size_t *bytes); /* Bytes that alloc could still give; NULL: unknown. */
+    /* Bytes that alloc could still give; NULL: unknown. */
+    lt_err (*memory_left)(lt_device *d, size_t *bytes);
     lt_err (*energy)(lt_device *d,
                      /* Energy used since an arbitrary moment; NULL or a failure: unknown. */
                      double *joules);

@@ -401,8 +401,8 @@ void lt_training_note_end(lt_err err);
 /* Calls run(of), which opens a world and closes it; and again if the world failed and the launcher
  * keeps ranks for the next one. Stop signals are obeyed from here on. */
 LT_MUST_USE lt_err lt_training_in_worlds(lt_err (*run)(const void *of), const void *of);
-LT_MUST_USE lt_err lt_run_training(const lt_recipe *r,
-                                   lt_device *device); /* NULL: the recipe's, opened here. */
+/* device NULL: the recipe's, opened here. */
+LT_MUST_USE lt_err lt_run_training(const lt_recipe *r, lt_device *device);
 /* The same with an objective, which stays the caller's; NULL: none. */
 LT_MUST_USE lt_err lt_run_training_with(const lt_recipe *r, lt_device *device,
                                         const lt_objective *objective);

@@ -80,10 +80,10 @@ void *emu_cluster_pointer(uint32_t address, size_t bytes);
 /* Barriers in shared memory, 8 bytes that count arrivals and bytes. address: in the caller's
  * block, or a result of emu_cluster_address. */
 void emu_mbarrier_init(uint32_t bar, int arrivals);
-void emu_mbarrier_arrive(uint32_t bar,
-                         uint32_t bytes); /* bytes: what copies will bring in this phase. */
-bool emu_mbarrier_wait(uint32_t bar,
-                       uint32_t parity); /* True once the phase of that parity is over. */
+/* bytes: what copies will bring in this phase. */
+void emu_mbarrier_arrive(uint32_t bar, uint32_t bytes);
+/* True once the phase of that parity is over. */
+bool emu_mbarrier_wait(uint32_t bar, uint32_t parity);
 
 /* The copy engine. For copies to shared memory a barrier counts the bytes; copies to global
  * memory are waited for in groups, until these are `read`, or done. */

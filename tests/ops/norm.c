@@ -127,8 +127,8 @@ static void rms_fwd_part(lt_setup *s, lt_rmsnorm_args *a) {
     a->part = (lt_norm_part)c->M;
     lt_setup_in(s, "x", &a->x, s->act, LT_SHAPE(c->R, c->C));
     lt_setup_in(s, "gain", &a->gain, gain_type(s), LT_SHAPE(c->C));
-    lt_setup_out(s, "y", &a->y, s->act, LT_SHAPE(c->R, c->C))->partial =
-        a->part == LT_NORM_MEASURE; /* It is not written then. */
+    /* An op that only measures does not write y. */
+    lt_setup_out(s, "y", &a->y, s->act, LT_SHAPE(c->R, c->C))->partial = a->part == LT_NORM_MEASURE;
     if (a->part == LT_NORM_MEASURE) {
         row_stat(s, "rstd", &a->rstd, false);
         return;

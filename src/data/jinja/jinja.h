@@ -42,8 +42,8 @@ typedef struct {
     size_t used_bytes, limit_bytes;
 } lt_jpool;
 
-LT_MUST_USE lt_err lt_jpool_take(lt_jpool *p, size_t bytes,
-                                 void **out); /* 8-byte aligned, zeroed. */
+/* 8-byte aligned, zeroed. */
+LT_MUST_USE lt_err lt_jpool_take(lt_jpool *p, size_t bytes, void **out);
 LT_MUST_USE lt_err lt_jpool_grow(lt_jpool *p, void **data, size_t old_bytes, size_t new_bytes);
 void lt_jpool_free(lt_jpool *p);
 
@@ -186,8 +186,8 @@ LT_MUST_USE lt_err lt_jv_from_json(lt_jpool *p, const json_t *j, lt_jv *out);
 
 bool lt_jtext_space(uint32_t cp); /* str.isspace */
 size_t lt_jtext_count(const char *s, size_t n);
-size_t lt_jtext_offset(const char *s, size_t n,
-                       size_t index); /* Byte of code point index; n when past the end. */
+/* Byte of code point index; n when past the end. */
+size_t lt_jtext_offset(const char *s, size_t n, size_t index);
 void lt_jtext_strip(const char **s, size_t *n, bool left, bool right);
 typedef enum {
     LT_CASE_LOWER,
@@ -203,8 +203,8 @@ LT_MUST_USE lt_err lt_jtext_case(lt_jbuf *b, const char *s, size_t n, lt_jcase h
 LT_MUST_USE lt_err lt_jtext_float(lt_jbuf *b, double x);           /* repr(float) */
 LT_MUST_USE lt_err lt_jtext_str(lt_jrun *r, lt_jbuf *b, lt_jv v);  /* str(v) */
 LT_MUST_USE lt_err lt_jtext_repr(lt_jrun *r, lt_jbuf *b, lt_jv v); /* repr(v) */
-LT_MUST_USE lt_err lt_jtext_of(lt_jrun *r, lt_jv v,
-                               lt_jv *out); /* str(v) as a value; strings as they are. */
+/* str(v) as a value; strings as they are. */
+LT_MUST_USE lt_err lt_jtext_of(lt_jrun *r, lt_jv v, lt_jv *out);
 typedef struct {
     bool ascii, sort;
     lt_jv indent;            /* NONE, INT or STR */
@@ -380,16 +380,16 @@ LT_MUST_USE lt_err lt_jinja_call_macro(lt_jrun *r, const lt_jmacro *m, const lt_
 LT_MUST_USE lt_err lt_jinja_binary(lt_jrun *r, lt_jop op, lt_jv a, lt_jv b, lt_jv *out);
 LT_MUST_USE lt_err lt_jinja_compare(lt_jrun *r, lt_jop op, lt_jv a, lt_jv b, bool *out);
 LT_MUST_USE lt_err lt_jinja_less(lt_jrun *r, lt_jv a, lt_jv b, bool *out);
-LT_MUST_USE lt_err lt_jinja_iterate(lt_jrun *r, lt_jv v,
-                                    lt_jlist **out); /* The items of a for loop over v. */
+/* The items of a for loop over v. */
+LT_MUST_USE lt_err lt_jinja_iterate(lt_jrun *r, lt_jv v, lt_jlist **out);
 LT_MUST_USE lt_err lt_jinja_attr(lt_jrun *r, lt_jv v, lt_jv name, lt_jv *out);
 LT_MUST_USE lt_err lt_jinja_item(lt_jrun *r, lt_jv v, lt_jv index, lt_jv *out);
 LT_MUST_USE lt_err lt_jinja_slice(lt_jrun *r, lt_jv v, const lt_jv part[3], lt_jv *out);
 LT_MUST_USE lt_err lt_jinja_sort(lt_jrun *r, lt_jlist *items, const lt_jv *keys, bool reverse);
-LT_MUST_USE lt_err lt_jinja_escape(lt_jrun *r, lt_jv v,
-                                   lt_jv *out); /* HTML's, as MarkupSafe does. */
-LT_MUST_USE lt_err lt_jinja_percent(lt_jrun *r, lt_jv format, lt_jv args,
-                                    lt_jv *out); /* "..." % x */
+/* Escape for HTML, as MarkupSafe does. */
+LT_MUST_USE lt_err lt_jinja_escape(lt_jrun *r, lt_jv v, lt_jv *out);
+/* "..." % x */
+LT_MUST_USE lt_err lt_jinja_percent(lt_jrun *r, lt_jv format, lt_jv args, lt_jv *out);
 
 /* Builtins: bound arguments are in a[0..n_params), ABSENT where not given. */
 #define LT_JINJA_PARAMS 6

@@ -349,8 +349,8 @@ static lt_err lex_text(lexer *l) {
             continue;
         }
         LT_TRY(push(l, block ? LT_TOK_BLOCK_BEGIN : LT_TOK_VAR_BEGIN, l->s + to, 2, l->line));
-        advance(l,
-                to + 2 + (sign == '-' || sign == '+')); /* "{{-1}}" is a stripped 1, as in Jinja. */
+        /* "{{-1}}" is a stripped 1, as in Jinja. */
+        advance(l, to + 2 + (sign == '-' || sign == '+'));
         LT_TRY(lex_tag(l, block));
     }
     return LT_OK;

@@ -97,8 +97,8 @@ static uint64_t mix(uint64_t a, uint64_t b) {
 /* The first n < 8 * words bytes at p, zeros behind, and n in the last byte. */
 static inline void word_key(const uint8_t *p, size_t n, const uint8_t *readable_end, size_t words,
                             uint64_t *key) {
-    static const uint64_t all[8] = {~0ull, ~0ull, ~0ull,
-                                    ~0ull}; /* Then zeros: a window of them masks n bytes. */
+    /* Ones, then zeros: a window of them masks n bytes. */
+    static const uint64_t all[8] = {~0ull, ~0ull, ~0ull, ~0ull};
     uint64_t mask[4];
     if ((size_t)(readable_end - p) >= 8 * words) {
         memcpy(mask, (const char *)all + 32 - n, 8 * words);

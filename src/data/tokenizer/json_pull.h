@@ -58,8 +58,8 @@ LT_MUST_USE lt_err lt_json_pull_key(lt_json_pull *j, lt_slice *key, bool *more);
 /* Step to the next element of the array, or *more = false past its closing bracket. */
 LT_MUST_USE lt_err lt_json_pull_next(lt_json_pull *j, bool *more);
 
-LT_MUST_USE lt_err lt_json_pull_string(lt_json_pull *j,
-                                       lt_slice *out); /* Lives until the next call. */
+/* Lives until the next call. */
+LT_MUST_USE lt_err lt_json_pull_string(lt_json_pull *j, lt_slice *out);
 LT_MUST_USE lt_err lt_json_pull_i64(lt_json_pull *j, int64_t *out);
 LT_MUST_USE lt_err lt_json_pull_f64(lt_json_pull *j, double *out);
 LT_MUST_USE lt_err lt_json_pull_bool(lt_json_pull *j, bool *out);

@@ -93,8 +93,8 @@ static size_t find_piece(const char *piece, size_t n, const char *text, size_t b
 static void mark_pieces(const lt_tokenizer *t, const uint32_t *ids, size_t n, const char *text,
                         size_t bytes, const lt_text_span *spans, size_t n_spans,
                         unsigned char *mask) {
-    size_t at = 0,
-           lost = 0; /* `lost` ids before this one were not found: they end where it begins. */
+    /* `lost` ids before this one were not found: they end where it begins. */
+    size_t at = 0, lost = 0;
     size_t lost_from = 0;
     for (size_t i = 0; i <= n; i++) {
         size_t begin = bytes, piece_bytes, used = 0;

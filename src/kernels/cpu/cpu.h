@@ -15,9 +15,9 @@ LT_CPU_DECLARE(matmul_rows, lt_matmul_args)
 LT_CPU_DECLARE(matmul_narrow, lt_matmul_args)
 LT_CPU_DECLARE(attention_decode, lt_attention_args) /* isa/decode.c: few queries, many keys */
 
-lt_err lt_cpu_matmul_pairs_avx512(lt_queue *q,
-                                  const void *args); /* isa/gemm_pairs.c: BF16 by dot products */
-LT_CPU_DECLARE(matmul_quant, lt_matmul_args)         /* isa/quant.c: b of a block type, packed */
+/* isa/gemm_pairs.c: BF16 by dot products */
+lt_err lt_cpu_matmul_pairs_avx512(lt_queue *q, const void *args);
+LT_CPU_DECLARE(matmul_quant, lt_matmul_args) /* isa/quant.c: b of a block type, packed */
 
 /* onednn.c: F32 products by oneDNN's SGEMM. */
 lt_err lt_cpu_matmul_onednn(lt_queue *q, const void *args);

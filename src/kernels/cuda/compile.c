@@ -182,8 +182,8 @@ static void cache_write(const lt_cubin *c, const char *path, const char *key) {
     h.checksum = cache_checksum(&h, body, body_bytes);
     memcpy(image, MAGIC, sizeof MAGIC - 1);
     memcpy(image + sizeof MAGIC - 1, &h, sizeof h);
-    snprintf(aside, sizeof aside, "%s.XXXXXX",
-             path); /* The name is unique: several processes may write the same key. */
+    /* The name is unique: several processes may write the same key. */
+    snprintf(aside, sizeof aside, "%s.XXXXXX", path);
     fd = mkstemp(aside);
     if (fd >= 0) {
         FILE *f = fdopen(fd, "wb");

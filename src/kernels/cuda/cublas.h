@@ -10,10 +10,10 @@
 
 typedef struct lt_cublas lt_cublas; /* A cuBLASLt handle with its workspace. */
 
-LT_MUST_USE lt_err lt_cublas_open(lt_cublas **out,
-                                  lt_cuda *c); /* UNSUPPORTED if libcublasLt is missing. */
-void lt_cublas_close(lt_cublas *b);            /* Accepts NULL. */
-int lt_cublas_version(void);                   /* e.g. 130002; 0 without one. */
+/* UNSUPPORTED if libcublasLt is missing. */
+LT_MUST_USE lt_err lt_cublas_open(lt_cublas **out, lt_cuda *c);
+void lt_cublas_close(lt_cublas *b); /* Accepts NULL. */
+int lt_cublas_version(void);        /* e.g. 130002; 0 without one. */
 
 #define LT_CUBLAS_PROPOSALS 8
 

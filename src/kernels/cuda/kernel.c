@@ -73,8 +73,8 @@ static lt_err slot_fill(lt_cuda *c, lt_cuda_slot *s, const char *file, const cha
     (void)c->cu->cuFuncGetAttribute(&k->n_regs, LT_CU_FUNC_N_REGS, k->function);
     (void)c->cu->cuFuncGetAttribute(&k->shared_bytes, LT_CU_FUNC_SHARED_BYTES, k->function);
     (void)c->cu->cuFuncGetAttribute(&k->local_bytes, LT_CU_FUNC_LOCAL_BYTES, k->function);
-    (void)c->cu->cuFuncSetAttribute(k->function, LT_CU_FUNC_NON_PORTABLE_CLUSTER,
-                                    1); /* Clusters of 16; only matters on sm_90. */
+    /* Clusters of 16; only matters on sm_90. */
+    (void)c->cu->cuFuncSetAttribute(k->function, LT_CU_FUNC_NON_PORTABLE_CLUSTER, 1);
     return lt_cu_check(c->cu->cuFuncSetAttribute(k->function, LT_CU_FUNC_MAX_DYNAMIC_SHARED,
                                                  (int)c->info.shared_optin_bytes - k->shared_bytes),
                        "kernel %s %s: dynamic shared memory", file, entry);

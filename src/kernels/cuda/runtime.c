@@ -185,8 +185,8 @@ lt_err lt_cuda_alloc_pinned(lt_cuda *c, void **out, size_t bytes, const char *wh
     LT_TRY(lt_cuda_make_current(c));
     LT_TRY(lt_host_map(&p, bytes, what));
     (void)madvise(p, bytes, MADV_DONTFORK);
-    (void)madvise(p, bytes,
-                  MADV_POPULATE_WRITE); /* By this thread, not by the driver under its lock. */
+    /* By this thread, not by the driver under its lock. */
+    (void)madvise(p, bytes, MADV_POPULATE_WRITE);
     err = lt_cu_check(c->cu->cuMemHostRegister(p, bytes > 0 ? bytes : 1, PORTABLE),
                       "pinned memory: %s: %.1f MiB", what, (double)bytes / 1048576.0);
     if (err != LT_OK) {

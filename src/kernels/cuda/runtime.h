@@ -112,8 +112,8 @@ void lt_cuda_all_shared(lt_cuda *c, const lt_cuda_kernel *k);
 /* ---- Memory ---- */
 LT_MUST_USE lt_err lt_cuda_alloc(lt_cuda *c, void **out, size_t bytes, const char *what);
 void lt_cuda_free(lt_cuda *c, void *p); /* Accepts NULL. */
-LT_MUST_USE lt_err lt_cuda_alloc_pinned(lt_cuda *c, void **out, size_t bytes,
-                                        const char *what); /* Pinned host memory, zeroed. */
+/* Pinned host memory, zeroed. */
+LT_MUST_USE lt_err lt_cuda_alloc_pinned(lt_cuda *c, void **out, size_t bytes, const char *what);
 void lt_cuda_free_pinned(lt_cuda *c, void *p, size_t bytes);
 LT_MUST_USE lt_err lt_cuda_upload(lt_cuda *c, CUstream s, void *dst, const void *src, size_t bytes);
 LT_MUST_USE lt_err lt_cuda_download(lt_cuda *c, CUstream s, void *dst, const void *src,
@@ -151,8 +151,8 @@ LT_MUST_USE lt_err lt_cuda_event_wait(lt_cuda *c, CUstream s, CUevent e);
 /* Never waits; reports a failure of the work before it. */
 LT_MUST_USE lt_err lt_cuda_event_passed(lt_cuda *c, CUevent e, bool *passed);
 LT_MUST_USE lt_err lt_cuda_event_reach(lt_cuda *c, CUevent e); /* The host waits for e. */
-LT_MUST_USE lt_err lt_cuda_event_elapsed(lt_cuda *c, double *ms, CUevent from,
-                                         CUevent to); /* Waits for `to`. */
+/* Waits for `to`. */
+LT_MUST_USE lt_err lt_cuda_event_elapsed(lt_cuda *c, double *ms, CUevent from, CUevent to);
 
 LT_MUST_USE lt_err lt_cuda_capture_begin(lt_cuda *c, CUstream s);
 LT_MUST_USE lt_err lt_cuda_capture_end(lt_cuda *c, CUstream s, CUgraphExec *out);

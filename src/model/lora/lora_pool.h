@@ -67,9 +67,9 @@ typedef struct {
 typedef struct {
     void *data;
     uint16_t *ranks; /* (sites, LT_LORA_PARTS) rows of A that each module uses */
-    float
-        *factors; /* DoRA's c and (1 - c) bias of all rows; NULL: the pool has no room for them. */
-    bool dora;    /* Some c is not 1. */
+    /* DoRA's c and (1 - c) bias of all rows; NULL: the pool has no room for them. */
+    float *factors;
+    bool dora;       /* Some c is not 1. */
     uint64_t digest; /* Digest of the numbers. */
 } lt_lora_image;
 

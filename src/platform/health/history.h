@@ -23,8 +23,8 @@ typedef struct {
     int lock_fd;  /* -1: there is no history. */
     double time;  /* Time of this check: seconds since 1970. */
     json_t *last; /* The newest check; NULL: none. */
-    double
-        signals[LT_CHECK_LEMON_SCORE - LT_CHECK_LEMON_EXCLUSIONS]; /* In the order of the table. */
+    /* In the order of the table. */
+    double signals[LT_CHECK_LEMON_SCORE - LT_CHECK_LEMON_EXCLUSIONS];
     int64_t n_unread, first_unread; /* Lines that cannot be read; the first of them, from 1. */
     bool has_old;                   /* There are lines to drop. */
     bool is_cut;                    /* The last line has no end. */

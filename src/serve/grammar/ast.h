@@ -110,8 +110,8 @@ lt_gid lt_gast_list(lt_gast *g, lt_gkind kind, const lt_gid *kids, size_t n); /*
 lt_gid lt_gast_seq2(lt_gast *g, lt_gid a, lt_gid b);
 lt_gid lt_gast_seq3(lt_gast *g, lt_gid a, lt_gid b, lt_gid c);
 lt_gid lt_gast_alt2(lt_gast *g, lt_gid a, lt_gid b);
-lt_gid lt_gast_repeat(lt_gast *g, lt_gid kid, int32_t min,
-                      int32_t max);                                 /* max LT_GINF: no limit. */
+/* max LT_GINF: no limit. */
+lt_gid lt_gast_repeat(lt_gast *g, lt_gid kid, int32_t min, int32_t max);
 lt_gid lt_gast_pair(lt_gast *g, lt_gkind kind, lt_gid a, lt_gid b); /* AND, MINUS */
 lt_gid lt_gast_ref(lt_gast *g, int32_t rule);
 /* The arcs of a graph, one after another, then the graph; `first` is g->n_arcs before the first

@@ -252,8 +252,8 @@ static lt_err cut_dead_ends(lt_gprogram *p) {
  * along calls (and past callees that may be empty). */
 static lt_err refuse_left_recursion(const lt_gprogram *p) {
     const size_t n = p->d.n_states;
-    bool *nullable = calloc(n + 1, sizeof *nullable),
-         changed = true; /* The rule may end in this state without a byte. */
+    /* nullable[i]: the rule may end in state i without a byte. */
+    bool *nullable = calloc(n + 1, sizeof *nullable), changed = true;
     uint8_t *colour = calloc(n + 1, 1);
     int32_t *stack = malloc((n + 1) * 2 * sizeof *stack);
     lt_err err = LT_OK;

@@ -477,8 +477,8 @@ static lt_err byte_edges(subsets *s, int32_t state) {
     LT_TRY(collect_bytes(s, state, cut));
     cut[256] = true;
     for (int lo = 0, hi; lo < 256; lo = hi + 1) {
-        const bool *end = memchr(cut + lo + 1, true,
-                                 (size_t)(256 - lo)); /* It ends at 256 at the latest. */
+        /* It ends at 256 at the latest. */
+        const bool *end = memchr(cut + lo + 1, true, (size_t)(256 - lo));
         size_t kept = 0;
         hi = (int)(end - cut) - 1;
         *s->work += s->first[state + 1] - s->first[state];

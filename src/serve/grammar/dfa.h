@@ -59,8 +59,8 @@ LT_MUST_USE lt_err lt_gdfa_build(lt_gdfa *out, lt_gplan *p, lt_gid node);
 LT_MUST_USE lt_err lt_gdfa_regular(lt_gdfa *out, lt_gplan *p, lt_gid node);
 void lt_gdfa_free(lt_gdfa *d);
 
-bool lt_grow(void **data, size_t n, size_t *room,
-             size_t each); /* Make room for one more; false: out of memory. */
+/* Make room for one more; false: out of memory. */
+bool lt_grow(void **data, size_t n, size_t *room, size_t each);
 #define LT_GROW(o, what)                                                                           \
     lt_grow((void **)&(o)->what, (o)->n_##what, &(o)->what##_room, sizeof *(o)->what)
 

@@ -176,8 +176,8 @@ LT_MUST_USE lt_err lt_grammar_open_tree(lt_grammar **out, const lt_grammar_vocab
 
 LT_MUST_USE lt_err lt_gcache_open(lt_grammar *g);
 void lt_gcache_free(lt_gcache *c);
-LT_MUST_USE lt_err lt_gcache_step(lt_grammar *g, int32_t config, uint8_t byte,
-                                  int32_t *out); /* -1: none. */
+/* *out: the configuration after the byte, -1 if there is none. */
+LT_MUST_USE lt_err lt_gcache_step(lt_grammar *g, int32_t config, uint8_t byte, int32_t *out);
 LT_MUST_USE lt_err lt_gcache_mask(lt_grammar *g, int32_t config);
 /* Start again with an empty cache if it has grown too large. */
 LT_MUST_USE lt_err lt_gcache_trim(lt_grammar *g);

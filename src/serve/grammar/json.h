@@ -28,8 +28,8 @@ lt_gid lt_gjson_value(lt_gast *g); /* Any value, recursive. */
 lt_gid lt_gjson_object(lt_gast *g);
 lt_gid lt_gjson_array(lt_gast *g);
 lt_gid lt_gjson_number(lt_gast *g, bool whole);
-lt_gid lt_gjson_literal(lt_gast *g,
-                        const json_t *value); /* Exactly this value, with any white space. */
+/* Exactly this value, with any white space. */
+lt_gid lt_gjson_literal(lt_gast *g, const json_t *value);
 
 /* A bound of a number; text is its decimal notation without exponent ("-12.5"); NULL: no bound. */
 typedef struct {

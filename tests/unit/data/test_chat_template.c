@@ -258,8 +258,8 @@ static void models_have_templates(void **state) {
     lt_chat_template_close(t);
     assert_int_equal(lt_chat_template_open_model(&t, folder, NULL, "rag"), LT_ERR_NOT_FOUND);
     write_file(folder, "chat_template.jinja", "J");
-    assert_int_equal(lt_path_join(path, folder, "model.safetensors"),
-                     LT_OK); /* A file in the folder may be named instead. */
+    /* A file in the folder may be named instead. */
+    assert_int_equal(lt_path_join(path, folder, "model.safetensors"), LT_OK);
     assert_int_equal(lt_chat_template_open_model(&t, path, NULL, NULL), LT_OK);
     assert_string_equal(lt_chat_template_text(t), "J");
     lt_chat_template_close(t);

@@ -98,8 +98,8 @@ static void fingerprints_of_a_shard(void **state) {
     SAME(o.commit_every_s = 9.0);
     SAME(o.out_prefix = "y");
 
-    put(two, "more", 2001,
-        5); /* Another time, later by a nanosecond; other bytes; and then everything as before. */
+    /* Another time, later by a nanosecond; other bytes; and then everything as before. */
+    put(two, "more", 2001, 5);
     assert_int_not_equal(print_of(&base, 13), want);
     put(two, "more", 2000, 6);
     assert_int_not_equal(print_of(&base, 13), want);

@@ -179,8 +179,8 @@ static void the_writer_resumes_from_a_mark(void **state) {
         free(straight);
         free(resumed);
     }
-    assert_int_equal(rename(at("resumed.bin"), at("resumed.bin.part")),
-                     0); /* Less than the mark requires. */
+    /* Less than the mark requires. */
+    assert_int_equal(rename(at("resumed.bin"), at("resumed.bin.part")), 0);
     mark.n_tokens = 1000;
     assert_int_equal(lt_shard_writer_open(&w, at("resumed"), 65000, &mark), LT_ERR_STATE);
 }

@@ -50,8 +50,8 @@ static void merges_and_special_tokens(void **state) {
     expect(t, "ba", 0, (uint32_t[]){1, 0}, 2);
     expect(t, "", 3, NULL, 0);
     expect(t, "ab<s>b", LT_ENCODE_PARSE_SPECIAL, (uint32_t[]){3, 8, 1}, 3);
-    expect(t, "ab<s>b", 0, (uint32_t[]){3, 1},
-           2); /* There are no pieces for < s >, so they vanish, as in the reference. */
+    /* There are no pieces for < s >, so they vanish, as in the reference. */
+    expect(t, "ab<s>b", 0, (uint32_t[]){3, 1}, 2);
     assert_int_equal(lt_tokenizer_find(t, "<s>", 3), 8);
     assert_int_equal(lt_tokenizer_describe(t).bos, 8);
     assert_true(lt_tokenizer_is_special(t, 8));

@@ -60,12 +60,12 @@ static void kernel_dir_overrides(void **state) {
     assert_int_equal(lt_path_join(path, cache, "a.cu"), LT_OK);
     assert_int_equal(lt_file_write_atomic(path, text, sizeof text - 1), LT_OK);
     setenv("LATEEN_KERNEL_DIR", cache, 1);
-    assert_int_not_equal(lt_source_open(&s, "a.cu"),
-                         LT_OK); /* b.cuh is missing, and the message names it. */
+    /* b.cuh is missing, and the message names it. */
+    assert_int_not_equal(lt_source_open(&s, "a.cu"), LT_OK);
     assert_non_null(strstr(lt_error_message(), "b.cuh"));
     assert_int_equal(lt_path_join(path, cache, "b.cuh"), LT_OK);
-    assert_int_equal(lt_file_write_atomic(path, "#include \"a.cu\"\n", 16),
-                     LT_OK); /* A cycle ends. */
+    /* A cycle ends. */
+    assert_int_equal(lt_file_write_atomic(path, "#include \"a.cu\"\n", 16), LT_OK);
     assert_int_equal(lt_source_open(&s, "a.cu"), LT_OK);
     assert_int_equal(s.n_parts, 2);
     lt_source_close(&s);

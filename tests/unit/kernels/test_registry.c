@@ -54,8 +54,8 @@ static void the_first_that_accepts_serves(void **state) {
     assert_string_equal(why, "first: never\n");
     assert_string_equal(lt_registry_choose(list, &odd, NULL, why, sizeof why)->name, "last");
     assert_string_equal(why, "first: never\neven: odd length\n");
-    assert_string_equal(lt_registry_choose(list, &odd, NULL, why, 9)->name,
-                        "last"); /* The buffer is too small, so the text is cut, not overrun. */
+    /* The buffer is too small, so the text is cut, not overrun. */
+    assert_string_equal(lt_registry_choose(list, &odd, NULL, why, 9)->name, "last");
     assert_string_equal(why, "first: n");
     assert_string_equal(lt_registry_choose(list, &odd, NULL, NULL, 0)->name, "last");
 }

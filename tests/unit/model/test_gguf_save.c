@@ -477,8 +477,8 @@ static void stored_weights_run_as_they_are(void **state) {
         [LT_GGUF_MIX_Q8_0] = 5e-2,   [LT_GGUF_MIX_Q4_0] = 5e-2,   [LT_GGUF_MIX_Q4_1] = 5e-2,
         [LT_GGUF_MIX_Q5_0] = 5e-2,   [LT_GGUF_MIX_Q5_1] = 5e-2,   [LT_GGUF_MIX_Q4_K_M] = 5e-2,
         [LT_GGUF_MIX_Q5_K_S] = 5e-2, [LT_GGUF_MIX_Q5_K_M] = 5e-2, [LT_GGUF_MIX_Q6_K] = 5e-2};
-    lt_model *m = random_model(512),
-             *odd = random_model(172); /* Gate and up are not whole groups of packed rows. */
+    /* odd: gate and up are not whole groups of packed rows. */
+    lt_model *m = random_model(512), *odd = random_model(172);
     (void)state;
     for (int mix = 0; mix < LT_GGUF_MIX_COUNT; mix++) {
         check_stored(m, (lt_gguf_mix)mix, limits[mix]);

@@ -48,8 +48,8 @@ static lt_model *load(void) {
     spec.tied = false;
     lt_model_spec_derive(&spec);
     must(lt_model_alloc(&m, &spec, NULL), "model");
-    assert_int_equal(lt_model_spec_params(&spec),
-                     85584 + 3 * 48); /* llm-viz counts 85,584, without the head. */
+    /* llm-viz counts 85,584, without the head. */
+    assert_int_equal(lt_model_spec_params(&spec), 85584 + 3 * 48);
     for (int i = 0; i < m->table.n_params; i++) {
         const lt_param *p = &m->table.params[i];
         for (int j = 0; j < row->n_names; j++) {
@@ -57,8 +57,8 @@ static lt_model *load(void) {
             if (row->names[j].kind == p->kind) {
                 lt_foreign_name(name, row->names[j].name, p->layer, 0);
                 assert_int_equal(decode(json_object_get(root, name), values), p->count);
-                lt_model_set(m, p, 0, values, LT_F32,
-                             p->count); /* minGPT keeps (out, in), as we do. */
+                /* minGPT keeps (out, in), as we do. */
+                lt_model_set(m, p, 0, values, LT_F32, p->count);
             }
         }
     }

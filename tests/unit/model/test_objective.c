@@ -67,8 +67,8 @@ static void expect_gradients(const objective *o, const char *part) {
     float *ours = malloc(bytes);
     assert_non_null(ours);
     (void)snprintf(path, sizeof path, ROOT "%s/%s", o->g.name, part);
-    must(o->model->backend->sync(lt_pass_queue(o->pass)),
-         path); /* A model's copies have a queue of their own. */
+    /* A model's copies have a queue of their own. */
+    must(o->model->backend->sync(lt_pass_queue(o->pass)), path);
     must(lt_model_open(&want, path, &(lt_model_options){.dtype = LT_F32, .trainable = true}), path);
     must(lt_model_download(o->model, ours, lt_param_floats(lt_pass_gradients(o->pass)), bytes),
          path);

@@ -99,8 +99,8 @@ static drawn draw(lt_rng *r) {
                     lt_rng_u64(r) % 3 == 0,
                     lt_rng_u64(r) % 2 == 0};
         d.ep = d.experts ? d.ep : 1;
-        d.dtype = d.experts ? "fp32"
-                            : d.dtype; /* Rounding to BF16 may change which expert is chosen. */
+        /* Rounding to BF16 may change which expert is chosen. */
+        d.dtype = d.experts ? "fp32" : d.dtype;
         d.context = 4 / d.tp % d.cp != 0 && strcmp(d.context, "ulysses") == 0 ? "ring" : d.context;
         d.schedule = d.pp == 4 ? fewer_chunks(d.schedule) : d.schedule;
         d.zero = d.ep == d.dp * d.cp ? 0 : d.zero;

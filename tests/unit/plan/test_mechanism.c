@@ -476,8 +476,8 @@ static void a_recipe_supplies_what_the_page_lacks(void **state) {
                "a,megatron-bridge,DeepSeekV3 [Pre-Training Performance],DGX-GB200,256,,,,,,,4096,1,"
                "4,4,64,64,1,4096,MXFP8,4000,,,,26.04.01 NeMo Container,\n");
     assert_int_equal(j.cluster.stack.graph, LT_PLAN_PART_ATTENTION | LT_PLAN_PART_ROUTER);
-    near(j.measured_s, 4096.0 * 4096.0 / (4000.0 * 256.0),
-         1e-12); /* 4,096 sequences of as many tokens. */
+    /* 4,096 sequences of as many tokens. */
+    near(j.measured_s, 4096.0 * 4096.0 / (4000.0 * 256.0), 1e-12);
 }
 
 static void a_schedule_may_stand_in_the_name(void **state) {

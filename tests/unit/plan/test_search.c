@@ -47,8 +47,8 @@ static void collectives_follow_their_closed_forms(void **state) {
     c.n_tiers = 0;
     near(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, s, 8, 1), 2.0 * 7 / 8 * s / 450e9, 1e-9);
     near(lt_plan_collective_s(&c, LT_PLAN_ALL_GATHER, s, 8, 1), 7.0 / 8 * s / 450e9, 1e-9);
-    near(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, s, 64, 8), 2.0 * 63 / 64 * s / 50e9,
-         1e-9); /* One rank per node: everything goes through NICs. */
+    /* One rank per node: everything goes through NICs. */
+    near(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, s, 64, 8), 2.0 * 63 / 64 * s / 50e9, 1e-9);
     near(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, s, 64, 1), 2.0 * 7 / 8 * (s / 8) / 50e9,
          0.15); /* The eight NICs of a node share it. */
     near(lt_plan_collective_s(&c, LT_PLAN_SEND, s, 2, 8), s / 50e9, 1e-9);

@@ -50,8 +50,8 @@ static void run(const lt_model *m, lt_dtype keys, lt_dtype values, int64_t n,
     o.step_tokens = 80;
     n_compiled = counting.n_compiled(device_of(gpu));
     must(lt_engine_open(&e, m, &o), "engine");
-    assert_in_range(counting.n_compiled(device_of(gpu)) - n_compiled, 0,
-                    1); /* A preload leaves at most one. */
+    /* A preload leaves at most one. */
+    assert_in_range(counting.n_compiled(device_of(gpu)) - n_compiled, 0, 1);
     for (int64_t i = 0; i < n; i++) {
         int32_t prompt[64];
         const lt_request r = request_of(i, prompt, lt_model_get_spec(m)->vocab_size, grammar);

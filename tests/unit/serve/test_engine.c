@@ -65,8 +65,8 @@ static void long_prompts_take_no_pages_of_short_texts(void **state) {
             memcpy(prompt + SHORT, answers[0].choices[0].ids, (LONG - SHORT) * sizeof *prompt);
         }
         lt_engine_get_stats(e, &stats);
-        assert_int_equal(stats.cached_tokens,
-                         c == 0 ? 16 : 32); /* phi3 ran the first one again, as a long text. */
+        /* phi3 ran the first one again, as a long text. */
+        assert_int_equal(stats.cached_tokens, c == 0 ? 16 : 32);
         lt_engine_close(e);
         lt_model_close(m);
     }
@@ -197,8 +197,8 @@ static lt_request some_request(int64_t i, int32_t *prompt, const lt_model *m) {
     const int64_t most = (spec->max_seq < 64 ? spec->max_seq : spec->max_seq < SEQ ? 64 : SEQ) - 1;
     lt_request r = lt_request_defaults();
     r.n_prompt = 1 + i * 7 % (most < 60 ? most - 8 : 50);
-    fill_prompt(prompt, r.n_prompt, spec->vocab_size,
-                (uint64_t)(i % 5 == 0 ? 5 : i)); /* Some begin alike. */
+    /* Some begin alike. */
+    fill_prompt(prompt, r.n_prompt, spec->vocab_size, (uint64_t)(i % 5 == 0 ? 5 : i));
     r.prompt = prompt;
     r.max_tokens = 5 + i * 11 % 60;
     r.max_tokens = r.max_tokens < most - r.n_prompt ? r.max_tokens : most - r.n_prompt;

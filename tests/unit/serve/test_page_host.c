@@ -73,8 +73,8 @@ static void come_back(const lt_model *m, lt_dtype cache) {
     assert_true(st.host_pages == st.host_written && st.host_pages > 12);
     lt_engine_close(e);
 
-    e = engine_of(m, cache, 4,
-                  NULL); /* With few slots the first texts are gone, the newer ones in part. */
+    /* With few slots the first texts are gone, the newer ones in part. */
+    e = engine_of(m, cache, 4, NULL);
     for (uint64_t text = 1; text < 6; text++) {
         assert_int_equal(ask(e, text, 0, &other), 0);
     }

@@ -174,8 +174,8 @@ static void run_plan(world *w) {
         for (int64_t p = item->first; p < item->first + item->n; p++) {
             for (int64_t g = 0; g < groups; g++) {
                 const int32_t page = l->table[p / PAGE * groups + g];
-                assert_int_equal(w->s.pages.page[page].refs,
-                                 1); /* No row is written where others read. */
+                /* No row is written where others read. */
+                assert_int_equal(w->s.pages.page[page].refs, 1);
                 *row_of(w, l, p, g) = key_of(l, p, g);
             }
         }

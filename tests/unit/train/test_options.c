@@ -431,8 +431,8 @@ static void contradictions(void **state) {
           NULL);
     adopt(&s, "model.rope_theta=1e4 model.init_std=0.02 model.gated=true model.act=silu", NULL);
     adopt(&s, "model.width=128", "model.width = 128 was given, but FILE has 64");
-    adopt(&s, "model.width=256",
-          "model.width = 256 was given, but FILE has 64"); /* The default of other families. */
+    /* 256 is the default of other families. */
+    adopt(&s, "model.width=256", "model.width = 256 was given, but FILE has 64");
     adopt(&s, "model.layers=6", "model.layers = 6 was given, but FILE has 5");
     adopt(&s, "model.heads=4", "model.heads = 4 was given, but FILE has 8");
     adopt(&s, "model.kv_heads=8", "model.kv_heads = 8 was given, but FILE has 4");

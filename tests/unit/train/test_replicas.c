@@ -388,8 +388,8 @@ static void compared_at_the_requested_steps(void **state) {
     (void)state;
     must(attempt(&r, "often", "guard.replicas=3", "dp=2", 2, NULL), "often");
     lines = run_lines("often", "replicas");
-    assert_int_equal(json_integer_value(json_object_get(json_array_get(lines, 0), "compared")),
-                     3); /* Steps 3 and 6, and the checkpoint. */
+    /* Steps 3 and 6, and the checkpoint. */
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(lines, 0), "compared")), 3);
     json_decref(lines);
     must(attempt(&r, "never", "", "dp=2", 2, NULL), "never");
     lines = run_lines("never", "replicas");

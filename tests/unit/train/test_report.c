@@ -59,8 +59,8 @@ static void lines(void **state) {
     must(lt_file_write_atomic(
              metrics, "{\"step\":1}\n{\"step\":3}\nnonsense\n{\"step\":2}\n{\"step\":1", 51),
          metrics);
-    must(lt_metrics_open(&m, metrics, &(lt_metrics_from){.step = 2}, NULL),
-         "open"); /* Step 3, nonsense and the incomplete line are removed. */
+    /* Step 3, nonsense and the incomplete line are removed. */
+    must(lt_metrics_open(&m, metrics, &(lt_metrics_from){.step = 2}, NULL), "open");
     lt_metrics_close(&m);
     must(lt_file_read(&text, NULL, metrics, 1000), "kept");
     assert_string_equal(text, "{\"step\":1}\n{\"step\":2}\n");

@@ -42,8 +42,8 @@ LT_INLINE vf softmax_half(float *st, int64_t n, vf *max, vf *sum) {
     for (int64_t i = 0; i < n; i++) {
         high = v_max(v_load(st + i * NQ), high);
     }
-    const vf shift = v_pick(high == -INFINITY, (vf){0},
-                            high); /* -inf if a lane has seen nothing yet. */
+    /* -inf if a lane has seen nothing yet. */
+    const vf shift = v_pick(high == -INFINITY, (vf){0}, high);
     const vf factor = v_exp(*max - shift);
     vf total = *sum * factor;
     for (int64_t i = 0; i < n; i++) {

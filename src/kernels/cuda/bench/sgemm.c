@@ -77,8 +77,8 @@ static lt_err check_bufs_open(lt_bench *b, check_bufs *x, const check_case *t, b
     if (t->beta != 0.0f) {
         LT_TRY(lt_bench_random(b, pd, (int64_t)t->m * ldc, "fp32", 13, 1.0f, integers));
     } else {
-        LT_TRY(lt_cuda_fill(b->gpu, b->stream, pd, 0xff,
-                            x->c_bytes)); /* NaN exposes unwritten elements, and reads of C. */
+        /* NaN exposes unwritten elements, and reads of C. */
+        LT_TRY(lt_cuda_fill(b->gpu, b->stream, pd, 0xff, x->c_bytes));
     }
     x->args = (lt_sgemm_args){t->m,    t->n, t->k, lda, ldb,  ldc, t->alpha,
                               t->beta, pa,   pb,   pc,  NULL, NULL};

@@ -98,8 +98,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int i = threadIdx.x; i < KEYS; i += THREADS) {
         const int at = blockIdx.x * KEYS + i;
         if (at < a.n) {
-            atomicAdd(&hist[a.keys[at] & (DIGITS - 1)],
-                      1); /* Integers: the order does not matter. */
+            /* Integers: the order does not matter. */
+            atomicAdd(&hist[a.keys[at] & (DIGITS - 1)], 1);
         }
     }
     __syncthreads();

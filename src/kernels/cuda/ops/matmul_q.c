@@ -207,8 +207,8 @@ static lt_err few_rows(lt_queue *q, const lt_matmul_args *a, int split) {
                         .k = (int)a->b.shape[1],
                         .bias_type = lt_matmul_bias_type(&a->bias),
                         .accumulate = a->accumulate};
-    const int tiles = LT_CUDA_DIV_UP(w.m, 8),
-              warps = split > 4 ? split : 4; /* As WARPS of gemm_q.cu. */
+    /* warps: as WARPS of gemm_q.cu. */
+    const int tiles = LT_CUDA_DIV_UP(w.m, 8), warps = split > 4 ? split : 4;
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&w};
     snprintf(defines, sizeof defines, GEMM_Q_WORDS, tiles, split, w.k % TILE_K == 0,

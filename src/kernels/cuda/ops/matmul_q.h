@@ -16,12 +16,11 @@ const char *lt_cuda_pack_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_pack_run(lt_queue *q, const void *args);
 const char *lt_cuda_embed_q_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_embed_q_run(lt_queue *q, const void *args);
-const char *
-lt_cuda_few_q_refuse(const void *args,
-                     const lt_device *device); /* At most 64 rows, or in a fixed order. */
+/* At most 64 rows, or in a fixed order. */
+const char *lt_cuda_few_q_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_few_q_run(lt_queue *q, const void *args);
-const char *lt_cuda_wgmma_q_refuse(const void *args,
-                                   const lt_device *device); /* Hopper, at least 5 rows. */
+/* Hopper, at least 5 rows. */
+const char *lt_cuda_wgmma_q_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args);
 const char *lt_cuda_wide_q_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args);

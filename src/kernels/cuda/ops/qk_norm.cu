@@ -190,8 +190,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         UNPACK(DTYPE, b, here[THREADS]);
         UNPACK(DTYPE, da, here[2 * THREADS]);
         UNPACK(DTYPE, db, here[3 * THREADS]);
-        turn_fetch(here, call.x, call.dy, &call.n, w, mine + DEPTH * step,
-                   lane); /* The slot is free. */
+        /* The slot is free. */
+        turn_fetch(here, call.x, call.dy, &call.n, w, mine + DEPTH * step, lane);
         rotate(da, db, call.table, position, lane, -1.0f);
 #pragma unroll
         for (int i = 0; i < W; i++) {

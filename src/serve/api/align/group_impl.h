@@ -77,8 +77,8 @@ struct lt_group {
     int64_t reward_tokens; /* Number of tokens that the reward model has read. */
     /* Candidates [from, until) run in this round; earlier ones have ended. */
     int64_t from, until;
-    double least,
-        consensus; /* DeepConf's threshold, and the leading answer's share of the votes. */
+    /* DeepConf's threshold, and the leading answer's share of the votes. */
+    double least, consensus;
     const char *stopped_by;
     lt_tournament *tournament;      /* Once all candidates have ended. */
     lt_group_candidate *candidates; /* (n) */

@@ -105,8 +105,8 @@ typedef struct lt_flight {
 
 struct lt_batch_work {
     lt_batch *batch;
-    const char
-        *key;  /* The API key under which it runs; NULL: no key of the server is its owner's. */
+    /* The API key under which it runs; NULL: no key of the server is its owner's. */
+    const char *key;
     bool held; /* The input is held: lt_files_get. */
     lt_file_map input;
     int64_t n_lines;
@@ -149,8 +149,8 @@ struct lt_batches {
 LT_MUST_USE lt_err lt_batch_save(const lt_batch *t);
 LT_MUST_USE lt_err lt_batch_work_open(lt_batch *t);
 void lt_batch_work_close(lt_batch *t);
-void lt_batch_result_id(const lt_batch *t, int which,
-                        char id[LT_FILE_ID_BYTES]); /* which: as fds. */
+/* which: as fds. */
+void lt_batch_result_id(const lt_batch *t, int which, char id[LT_FILE_ID_BYTES]);
 /* Append to the results, whole lines or not at all. */
 LT_MUST_USE lt_err lt_batch_append(lt_batch *t, int which, const char *text, size_t n);
 void lt_batch_come_to(lt_batch *t, lt_batch_state state);
