@@ -157,9 +157,10 @@ static void match(tcp_world *w, peer *p) {
             continue;
         }
         const bool equal = p->ready[k].bytes == r->bytes;
+        /* A send of another size ends the world. */
         put_frame(p,
                   (head){.kind = equal ? DATA : UNEQUAL, .id = p->ready[k].id, .bytes = r->bytes},
-                  equal ? id : -1); /* A send of another size ends the world. */
+                  equal ? id : -1);
         p->n_ready--;
         memmove(&p->ready[k], &p->ready[k + 1], (size_t)(p->n_ready - k) * sizeof *p->ready);
         p->n_posted--;

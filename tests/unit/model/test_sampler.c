@@ -632,9 +632,9 @@ static void the_op_picks_the_same(void **state) {
             assert_true(k >= out.n_top ||
                         fabs((double)r.top_logprob[k] - (double)out.top[k].p) < 1e-5);
         }
+        /* Two of -inf have no distance: NAN. */
         assert_true(err != LT_OK || q.a.n_top < 0 ||
-                    (r.rank == out.rank &&
-                     !(fabsf(r.logprob - out.logprob) > 1e-5f))); /* -inf has no distance. */
+                    (r.rank == out.rank && !(fabsf(r.logprob - out.logprob) > 1e-5f)));
     }
     assert_true(n_none < TRIES / 20);
     s.p.vocab_size = N;
