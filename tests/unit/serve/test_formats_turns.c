@@ -566,6 +566,46 @@ static void turns(void **state) {
     free(id);
 }
 
+/* Pages of three stored chats, oldest first unless it is asked for otherwise. */
+static void stored_chats_in_pages(void **state) {
+#define LIST "/v1/chat/completions?metadata%5Bof%5D=pages"
+#define N(n) "{'metadata': {'n': '" n "'}}"
+    char body[256], where[128], want[256], *ids[3];
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        (void)snprintf(body, sizeof body,
+                       "{" HI ", 'store': true, 'metadata': {'of': 'pages', 'n': '%d'}, "
+                       "'max_tokens': 1, " A "}",
+                       i);
+        ids[i] = member("/v1/chat/completions", body, "id");
+    }
+    (void)snprintf(
+        want, sizeof want,
+        "{'object': 'list', 'data': [" N("0") ", " N("1") "], 'has_more': true, "
+                                                          "'first_id': '%s', 'last_id': '%s'}",
+        ids[0], ids[1]);
+    served_check(&s, "GET", LIST "&limit=2", "", 200, want);
+    served_check(&s, "GET", LIST "&limit=3", "", 200,
+                 "{'data': [" N("0") ", " N("1") ", " N("2") "], 'has_more': false}");
+    served_check(&s, "GET", LIST "&limit=2&order=desc", "", 200,
+                 "{'data': [" N("2") ", " N("1") "], 'has_more': true}");
+    (void)snprintf(where, sizeof where, "%s&after=%s", LIST, ids[1]);
+    served_check(&s, "GET", where, "", 200, "{'data': [" N("2") "], 'has_more': false}");
+    (void)snprintf(where, sizeof where, "%s&order=desc&after=%s", LIST, ids[1]);
+    served_check(&s, "GET", where, "", 200, "{'data': [" N("0") "], 'has_more': false}");
+    (void)snprintf(where, sizeof where, "%s&after=%s", LIST, ids[2]);
+    served_check(&s, "GET", where, "", 200,
+                 "{'data': [], 'has_more': false, 'first_id': null, 'last_id': null}");
+    served_check(&s, "GET", LIST "&after=chatcmpl-none", "", 404,
+                 "{'error': {'param': 'after', 'message': '~has no item with that id'}}");
+    served_check(&s, "GET", LIST "&limit=0", "", 400, "{'error': {'param': 'limit'}}");
+    for (int i = 0; i < 3; i++) {
+        free(ids[i]);
+    }
+#undef N
+#undef LIST
+}
+
 /* Streams of thinking and of calls: in order, each piece once. */
 static void streams(void **state) {
 #define THINK1 "'chat_template_kwargs': {'think': true}, 'thinking_budget': 1, "
@@ -652,10 +692,15 @@ static void options_of_the_server(void **state) {
 int main(void) {
     alarm(120);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(responses),  cmocka_unit_test(messages),
-        cmocka_unit_test(ollama),     cmocka_unit_test(keep_alive),
-        cmocka_unit_test(references), cmocka_unit_test(turns),
-        cmocka_unit_test(streams),    cmocka_unit_test(options_of_the_server),
+        cmocka_unit_test(responses),
+        cmocka_unit_test(messages),
+        cmocka_unit_test(ollama),
+        cmocka_unit_test(keep_alive),
+        cmocka_unit_test(references),
+        cmocka_unit_test(turns),
+        cmocka_unit_test(stored_chats_in_pages),
+        cmocka_unit_test(streams),
+        cmocka_unit_test(options_of_the_server),
     };
     return cmocka_run_group_tests(tests, start, end);
 }
