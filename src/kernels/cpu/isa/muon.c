@@ -2,8 +2,9 @@
  *
  * BOUND     Products: 2 S^2 L + 2 S^3 + 2 S^2 L flops an iteration, by the backend's own matmul;
  *           the element-wise passes between them are memory bound.
- * NUMERICS  |u|_F by fixed chunks of rows in double. With products in BF16, X, A and B are BF16 and
- *           their sums F32. */
+ * NUMERICS  |u|_F by fixed chunks of rows in double. With products in BF16, elements of X, A and B
+ *           are rounded to BF16 when they are stored, but are kept as F32, in which a product of two
+ *           of them is exact. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/rows.h"
 #include "tensor/backend.h"
@@ -15,17 +16,17 @@
 #define NS_C 2.0315f
 
 typedef struct {
-    lt_tensor x, x_next, a, b; /* (S, L) twice, (S, S) twice, in the type of the products */
-    float *u;                  /* (S, L): at first the update, then sums in BF16's case. */
+    float *x, *x_next, *a, *b; /* (S, L) twice, (S, S) twice */
     int64_t side, length;
-    bool tall; /* x holds u transposed. */
+    bool tall;   /* x holds u transposed. */
+    bool rounds; /* To BF16. */
 } workspace;
 
 static float *row_of_f32(const lt_tensor *t, int64_t r) {
     return (float *)t->data + r * t->stride[0];
 }
 
-/* m <- momentum m + g; u, transposed when tall; returns |u|_F^2 of rows [from, to). */
+/* m <- momentum m + g; u into x, transposed when tall; returns |u|_F^2 of rows [from, to). */
 static double momentum_rows(const lt_muon_args *a, const workspace *w, int64_t from, int64_t to) {
     double sum_sq = 0.0;
     for (int64_t i = from; i < to; i++) {
@@ -36,7 +37,7 @@ static double momentum_rows(const lt_muon_args *a, const workspace *w, int64_t f
             const float m = a->momentum * m_row[j] + g;
             const float u = a->nesterov ? g + a->momentum * m : m;
             m_row[j] = m;
-            w->u[w->tall ? j * w->length + i : i * w->length + j] = u;
+            w->x[w->tall ? j * w->length + i : i * w->length + j] = u;
             sum_sq += (double)u * (double)u;
         }
     }
@@ -59,61 +60,55 @@ static double momentum_step(const lt_muon_args *a, const workspace *w) {
     return sqrt(sum);
 }
 
-/* y = alpha a + beta b, a in F32, b of y's type or NULL. */
-static void blend(const lt_tensor *y, float alpha, const float *a, float beta, const lt_tensor *b) {
-    const int64_t count = lt_tensor_count(y);
+LT_INLINE vf round_to_bf16(vf x) {
+    uint16_t rounded[VEC];
+    v_put(rounded, LT_BF16, 0, x, VEC);
+    return v_get(rounded, LT_BF16, 0, VEC);
+}
+
+/* y = alpha a + beta b over count floats, b NULL: 0. */
+static void blend(const workspace *w, float *y, float alpha, const float *a, float beta,
+                  const float *b, int64_t count) {
 #pragma omp parallel for schedule(static) if (count > PARALLEL_MIN)
     for (int64_t i = 0; i < count; i += VEC) {
         const int64_t n = count - i;
         vf x = alpha * v_get(a, LT_F32, i, n);
         if (b != NULL) {
-            x += beta * get_any(b->data, b->dtype, i, n);
+            x += beta * v_get(b, LT_F32, i, n);
         }
-        put_any(y->data, y->dtype, i, x, n);
+        v_put(y, LT_F32, i, w->rounds ? round_to_bf16(x) : x, n);
     }
-}
-
-/* y = alpha a b + beta c. */
-static lt_err product(workspace *w, lt_queue *q, const lt_tensor *y, float alpha,
-                      lt_matmul_args args, float beta, const lt_tensor *c) {
-    float *sum = y->dtype == LT_F32 ? y->data : w->u;
-    args.y = lt_tensor_2d(sum, LT_F32, y->shape[0], y->shape[1]);
-    LT_TRY(lt_backend_cpu()->ops->matmul(q, &args));
-    if (y->dtype != LT_F32 || alpha != 1.0f || c != NULL) {
-        blend(y, alpha, sum, beta, c);
-    }
-    return LT_OK;
 }
 
 /* A = X X^T, B = b A + c A A, X' = a X + B X. */
 static lt_err newton_schulz(workspace *w, lt_queue *q) {
-    LT_TRY(product(w, q, &w->a, 1.0f, (lt_matmul_args){.a = w->x, .b = w->x, .trans_b = true}, 0.0f,
-                   NULL));
-    LT_TRY(product(w, q, &w->b, NS_C, (lt_matmul_args){.a = w->a, .b = w->a}, NS_B, &w->a));
-    LT_TRY(product(w, q, &w->x_next, 1.0f, (lt_matmul_args){.a = w->b, .b = w->x}, NS_A, &w->x));
-    const lt_tensor swap = w->x;
+    const lt_ops *ops = lt_backend_cpu()->ops;
+    const lt_tensor x = lt_tensor_2d(w->x, LT_F32, w->side, w->length);
+    const lt_tensor x_next = lt_tensor_2d(w->x_next, LT_F32, w->side, w->length);
+    const lt_tensor a = lt_tensor_2d(w->a, LT_F32, w->side, w->side);
+    const lt_tensor b = lt_tensor_2d(w->b, LT_F32, w->side, w->side);
+    LT_TRY(ops->matmul(q, &(lt_matmul_args){.y = a, .a = x, .b = x, .trans_b = true}));
+    if (w->rounds) {
+        blend(w, w->a, 1.0f, w->a, 0.0f, NULL, w->side * w->side);
+    }
+    LT_TRY(ops->matmul(q, &(lt_matmul_args){.y = b, .a = a, .b = a}));
+    blend(w, w->b, NS_C, w->b, NS_B, w->a, w->side * w->side);
+    LT_TRY(ops->matmul(q, &(lt_matmul_args){.y = x_next, .a = b, .b = x}));
+    blend(w, w->x_next, 1.0f, w->x_next, NS_A, w->x, w->side * w->length);
+    float *swap = w->x;
     w->x = w->x_next;
     w->x_next = swap;
     return LT_OK;
 }
 
-/* y = x in F32. */
-static void widen(float *y, const lt_tensor *x) {
-    const int64_t count = lt_tensor_count(x);
-#pragma omp parallel for schedule(static) if (count > PARALLEL_MIN)
-    for (int64_t i = 0; i < count; i += VEC) {
-        v_put(y, LT_F32, i, get_any(x->data, x->dtype, i, count - i), count - i);
-    }
-}
-
 static void update_params(const lt_muon_args *a, const workspace *w) {
     const float keep = (float)(1.0 - (double)a->lr * (double)a->decay);
-    const float rate = a->lr * a->scale, *u = w->x.data;
+    const float rate = a->lr * a->scale;
 #pragma omp parallel for schedule(static) if (lt_tensor_count(&a->p) > PARALLEL_MIN)
     for (int64_t i = 0; i < a->p.shape[0]; i++) {
         float *p = row_of_f32(&a->p, i);
         for (int64_t j = 0; j < a->p.shape[1]; j++) {
-            p[j] = keep * p[j] - rate * u[w->tall ? j * w->length + i : i * w->length + j];
+            p[j] = keep * p[j] - rate * w->x[w->tall ? j * w->length + i : i * w->length + j];
         }
         if (a->copy.data != NULL) {
             for (int64_t j = 0; j < a->p.shape[1]; j++) {
@@ -127,32 +122,21 @@ lt_err LT_ISA_NAME(lt_cpu_muon)(lt_queue *q, const void *args) {
     const lt_muon_args *a = args;
     const int64_t rows = a->p.shape[0];
     const int64_t cols = a->p.shape[1];
-    const int64_t side = rows < cols ? rows : cols, length = rows < cols ? cols : rows,
-                  count = rows * cols;
-    const bool in_16 = a->products == LT_BF16;
+    const int64_t side = rows < cols ? rows : cols;
     float *mem = a->scratch.data;
-    /* In F32: X, X' (where u is at first), A, B; in BF16: u, X, X', A, B. */
-    char *x = (char *)(in_16 ? mem + count : mem);
-    const size_t bytes = lt_dtype_bytes(a->products);
-    char *square = x + (size_t)(2 * count) * bytes;
-    workspace w = {
-        .x = lt_tensor_2d(x, a->products, side, length),
-        .x_next = lt_tensor_2d(x + (size_t)count * bytes, a->products, side, length),
-        .a = lt_tensor_2d(square, a->products, side, side),
-        .b = lt_tensor_2d(square + (size_t)(side * side) * bytes, a->products, side, side),
-        .u = in_16 ? mem : mem + count,
-        .side = side,
-        .length = length,
-        .tall = rows > cols};
+    workspace w = {.x = mem,
+                   .x_next = mem + rows * cols,
+                   .a = mem + 2 * rows * cols,
+                   .b = mem + 2 * rows * cols + side * side,
+                   .side = side,
+                   .length = rows < cols ? cols : rows,
+                   .tall = rows > cols,
+                   .rounds = a->products == LT_BF16};
     LT_ASSERT(lt_tensor_count(&a->scratch) >= lt_muon_scratch_count(rows, cols));
     const double norm = momentum_step(a, &w);
-    blend(&w.x, (float)(1.0 / (norm > 1e-7 ? norm : 1e-7)), w.u, 0.0f, NULL);
+    blend(&w, w.x, (float)(1.0 / (norm > 1e-7 ? norm : 1e-7)), w.x, 0.0f, NULL, rows * cols);
     for (int64_t step = 0; step < a->steps; step++) {
         LT_TRY(newton_schulz(&w, q));
-    }
-    if (in_16) { /* The update reads F32. */
-        widen(w.u, &w.x);
-        w.x.data = w.u;
     }
     update_params(a, &w);
     return LT_OK;
