@@ -2,9 +2,9 @@
  *
  * BOUND     Products: 2 S^2 L + 2 S^3 + 2 S^2 L flops an iteration, by the backend's own matmul;
  *           the element-wise passes between them are memory bound.
- * NUMERICS  |u|_F by fixed chunks of rows in double. With products in BF16, the elements of X, A and
- *           B are rounded to BF16 when they are stored, but kept as F32, in which a product of two
- *           of them is exact. */
+ * NUMERICS  |u|_F by fixed chunks of rows in double. With products in BF16, the elements of X, A
+ *           and B are rounded to BF16 when they are stored, but kept as F32, in which a product of
+ *           two of them is exact. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/rows.h"
 #include "tensor/backend.h"
