@@ -36,7 +36,7 @@
 #define ZSTD_FILE_SHARE 1024      /* Window bytes allowed per byte of the file. */
 #define GZIP_WINDOW     (15 + 16) /* zlib: the largest window, gzip wrapper required. */
 #define SKIP_BYTES_MAX  ((size_t)64 << 10)
-#define NAMED_BYTES     8 /* Bytes that a message shows. */
+#define NAMED_BYTES     8 /* First bytes of a file that a message shows. */
 
 typedef enum { CODEC_PLAIN, CODEC_GZIP, CODEC_ZSTD } codec;
 
@@ -44,8 +44,8 @@ struct lt_byte_source {
     char path[LT_PATH_BYTES];
     int fd;
     codec codec;
-    bool file_ended;    /* read() said so. */
-    bool inside;        /* Within a gzip member or a zstd frame. */
+    bool file_ended;    /* read() has returned 0. */
+    bool inside;        /* The codec is within a gzip member or a zstd frame. */
     uint64_t file_size; /* 0: unknown. */
     uint64_t taken;     /* File bytes given to the codec in earlier chunks. */
     size_t at, filled;  /* The unread part of chunk: [at, filled). */
@@ -258,7 +258,7 @@ static lt_err read_zstd(lt_byte_source *s, unsigned char *to, size_t room, size_
 
 lt_err lt_byte_source_read(lt_byte_source *s, void *to, size_t room, size_t *got) {
     LT_ASSERT(room > 0);
-    room = room < (size_t)1 << 30 ? room : (size_t)1 << 30; /* zlib counts in 32 bits. */
+    room = room < (size_t)1 << 30 ? room : (size_t)1 << 30; /* zlib's counts have 32 bits. */
     if (s->codec == CODEC_GZIP) {
         return read_gzip(s, to, room, got);
     }

@@ -21,10 +21,11 @@ void lt_byte_source_close(lt_byte_source *s); /* Accepts NULL. */
  * compressed stream fails with FORMAT; the message has the byte offset in the file. */
 LT_MUST_USE lt_err lt_byte_source_read(lt_byte_source *s, void *to, size_t room, size_t *got);
 
-/* Skip the next `bytes` unpacked bytes: seek in a plain file, else decompress and drop them. */
+/* Skip the next `bytes` unpacked bytes: seek in a plain file, otherwise decompress and drop
+ * them. */
 LT_MUST_USE lt_err lt_byte_source_skip(lt_byte_source *s, uint64_t bytes);
 
-/* For progress bars: bytes of the file itself consumed so far, and its size (0 when it has none: a
+/* For progress bars: bytes of the file itself consumed so far, and its size (0 if it has none: a
  * pipe). */
 uint64_t lt_byte_source_consumed_bytes(const lt_byte_source *s);
 uint64_t lt_byte_source_file_bytes(const lt_byte_source *s);

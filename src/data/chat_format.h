@@ -1,6 +1,6 @@
 /* chat_format.h: how a conversation becomes the text format that a chat model was trained on: a
- * table of the common formats. Templates in the full language of tokenizer_config.json:
- * chat_template.h. */
+ * table of the common formats. chat_template.h renders templates in the full language of
+ * tokenizer_config.json. */
 #ifndef LT_DATA_CHAT_FORMAT_H
 #define LT_DATA_CHAT_FORMAT_H
 
@@ -11,7 +11,7 @@
 typedef struct {
     const char *name;  /* "chatml" */
     const char *mark;  /* A text that only this format's templates contain. */
-    const char *begin; /* Before the first message. */
+    const char *begin; /* Text before the first message. */
     const char *system_open, *system_close;
     const char *user_open, *user_close;
     const char *answer_open, *answer_close; /* answer_open is also the generation prompt. */

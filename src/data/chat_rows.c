@@ -26,10 +26,10 @@
 /* One conversation being encoded. */
 typedef struct {
     const lt_chat_rows *c;
-    json_t *line;     /* The object. */
+    json_t *line;     /* The object of the line. */
     json_t *context;  /* What the template sees; its messages are set for each rendering. */
     json_t *messages; /* All of them, owned by line. */
-    bool *silent;     /* For each message, whether its weight is 0. */
+    bool *silent;     /* Whether the weight of each message is 0. */
     bool any_silent;
     char *text; /* F */
     size_t bytes;
@@ -189,7 +189,7 @@ static lt_err make_context(conversation *v) {
                : LT_OK;
 }
 
-/* Render the first n messages; opened: with the generation prompt after them. answers may be
+/* Render the first n messages; opened: followed by the generation prompt. answers may be
  * NULL. */
 static lt_err render(conversation *v, size_t n, bool opened, char **text, size_t *bytes,
                      lt_text_span **answers, size_t *n_answers) {
@@ -218,7 +218,7 @@ static lt_err common(conversation *v, size_t n, bool opened, size_t *same, size_
     return LT_OK;
 }
 
-/* Where message i, an answer, begins in F: behind the opening of its turn. */
+/* Where message i, an answer, begins in F: after the opening of its turn. */
 static lt_err beginning(conversation *v, size_t i, size_t *begin) {
     size_t before, whole;
     LT_TRY(common(v, i, true, begin, &whole));
@@ -234,7 +234,7 @@ static lt_err beginning(conversation *v, size_t i, size_t *begin) {
     return LT_OK;
 }
 
-/* Find the place in F of message i, which is the assistant's. */
+/* Find the place in F of message i, which is a message of the assistant. */
 static lt_err difference(conversation *v, size_t i, lt_text_span *out) {
     const size_t n = json_array_size(v->messages);
     size_t whole;
@@ -349,7 +349,7 @@ done:
     return err;
 }
 
-/* Without the assistant's turns at the end. */
+/* Number of messages without the assistant's turns at the end. */
 static size_t asked(const conversation *v) {
     size_t n = json_array_size(v->messages);
     while (n > 0 && is_answer(v, n - 1)) {
@@ -379,7 +379,7 @@ done:
     return err;
 }
 
-/* What the template adds behind the last answer is not of it. */
+/* Text that the template adds after the last answer is not part of the answer. */
 static size_t completion_end(const conversation *v, size_t begin) {
     const size_t end = v->n_answers > 0 ? v->answers[v->n_answers - 1].end : 0;
     return end > begin ? end : v->bytes;

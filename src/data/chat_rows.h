@@ -1,4 +1,4 @@
-/* chat_rows.h: lines {"messages": [...]} to token ids and a label mask: the data of supervised
+/* chat_rows.h: encodes lines {"messages": [...]} as token ids and a label mask, for supervised
  * fine-tuning.
  *
  * The ids are those of the whole conversation as rendered by the chat template. The mask is 1 on

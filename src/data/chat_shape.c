@@ -11,7 +11,7 @@ static bool given(const json_t *line, const char *name) {
     return value != NULL && !json_is_null(value);
 }
 
-/* A string member; NULL where it is absent. Strings stay JSON: they may hold U+0000. */
+/* A string member; NULL if it is absent. Strings stay JSON, because they may contain U+0000. */
 static lt_err text_of(const json_t *line, const char *name, const json_t **out) {
     *out = given(line, name) ? json_object_get(line, name) : NULL;
     if (*out != NULL && !json_is_string(*out)) {
@@ -99,7 +99,7 @@ static lt_err from_sharegpt(const json_t *line, json_t *out) {
         const json_t *value = json_object_get(turn, "value");
         const char *role = from != NULL ? role_of(from) : NULL;
         if (from == NULL && json_is_string(json_object_get(turn, "role"))) {
-            if (json_array_append(out, turn) != 0) { /* Messages under another name. */
+            if (json_array_append(out, turn) != 0) { /* OpenAI's messages, but in this member. */
                 LT_FAIL(LT_ERR_OOM, "messages of a line");
             }
             continue;
@@ -120,7 +120,7 @@ static lt_err from_sharegpt(const json_t *line, json_t *out) {
 
 /* ---- Prompt and completion ---- */
 
-/* What the prompt holds is context: weight 0, also of its answers. */
+/* The messages of the prompt are context: their weight is 0, even that of answers. */
 static lt_err add_side(const json_t *line, const char *name, const char *role, bool learnt,
                        json_t *out) {
     const json_t *side = json_object_get(line, name);
@@ -208,7 +208,7 @@ static lt_err from_alpaca(const json_t *line, json_t *out) {
 /* ---- The table ---- */
 
 static const struct {
-    const char *member, *with; /* What a line of this shape has. */
+    const char *member, *with; /* Members that a line of this shape has. */
     lt_err (*messages)(const json_t *line, json_t *out);
 } shapes[] = {
     {"conversations", NULL, from_sharegpt},
@@ -237,7 +237,7 @@ lt_err lt_chat_shape_system(const json_t *line, json_t *messages) {
     return LT_OK;
 }
 
-/* The list of a line that has one may belong to others, too. */
+/* If the line has a list already, others may refer to it, too, so a copy is changed. */
 static lt_err add_system(json_t *line, const char *messages) {
     json_t *copy = json_is_array(json_object_get(line, messages))
                        ? json_copy(json_object_get(line, messages))

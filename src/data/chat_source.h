@@ -8,10 +8,10 @@
 
 typedef struct {
     const lt_tokenizer *tokenizer;
-    const char *tokenizer_path; /* In or beside it the model's template is looked for. */
+    const char *tokenizer_path; /* The model's template is searched for in or beside it. */
     const char *template;       /* A file, or a name of chat_format.h; "": the model's own. */
     const char *option;         /* The option that gives the template, for messages. */
-    const char *messages;       /* As lt_chat_rows has them. */
+    const char *messages;       /* As in lt_chat_rows. */
     const char *prompt, *answer;
     bool last_only;
 } lt_chat_source_options;

@@ -1,4 +1,4 @@
-/* chat_template.c: finds the templates of models, opens and renders them. jinja.h has the
+/* chat_template.c: finds the templates of models, opens and renders them. jinja.h describes the
  * language. */
 #include "data/chat_template.h"
 
@@ -11,7 +11,7 @@
 #include "data/jinja/jinja.h"
 #include "data/tokenizer/bpe.h"
 
-/* Limit of tokenizer_config.json; some list every added token. */
+/* Largest tokenizer_config.json: some list every added token. */
 #define CONFIG_BYTES ((size_t)64 << 20)
 
 struct lt_chat_template {
@@ -165,7 +165,7 @@ lt_err lt_chat_template_open_format(lt_chat_template **out, const char *format) 
 
 /* ---- a model's own ---- */
 
-/* bos_token and its kin: a string, or an object with "content". */
+/* bos_token, eos_token and the others: a string, or an object with "content". */
 static lt_err take_special(lt_chat_template *t, const json_t *config) {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "pad_token",
                                         "sep_token", "cls_token", "mask_token"};
@@ -214,7 +214,7 @@ static const char *pick(const json_t *member, const char *variant) {
     return NULL;
 }
 
-/* path itself if it is a folder, else the folder it is in. */
+/* path itself if it is a folder, otherwise the folder it is in. */
 static lt_err folder_of(char out[LT_PATH_BYTES], const char *path) {
     const char *slash = strrchr(path, '/');
     const int n = snprintf(out, LT_PATH_BYTES, "%.*s",
@@ -228,7 +228,7 @@ static lt_err folder_of(char out[LT_PATH_BYTES], const char *path) {
     return LT_OK;
 }
 
-/* Read the template of a folder: chat_template.jinja (additional_chat_templates/NAME.jinja), else
+/* Read the template of a folder: chat_template.jinja (additional_chat_templates/NAME.jinja), or
  * the member of config. *text is malloc'ed or NULL. */
 static lt_err find_text(const char *folder, const json_t *config, const char *variant, char **text,
                         size_t *bytes, char path[LT_PATH_BYTES]) {
@@ -260,7 +260,7 @@ static lt_err find_text(const char *folder, const json_t *config, const char *va
     return LT_OK;
 }
 
-/* tokenizer_config.json in or beside path; *config stays NULL where there is none. */
+/* tokenizer_config.json in or beside path; *config stays NULL if there is none. */
 static lt_err load_config(json_t **config, const char *path) {
     char folder[LT_PATH_BYTES], file[LT_PATH_BYTES];
     LT_TRY(folder_of(folder, path));

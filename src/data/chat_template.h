@@ -65,7 +65,7 @@ LT_MUST_USE lt_err lt_chat_template_render_answers(const lt_chat_template *t, co
                                                    char **text, size_t *bytes,
                                                    lt_text_span **answers, size_t *n_answers);
 
-/* Does the template have a {% generation %} tag? */
+/* Whether the template has a {% generation %} tag. */
 bool lt_chat_template_marks_answers(const lt_chat_template *t);
 
 /* The template's text, 0-terminated, from which others infer e.g. the format of tool calls

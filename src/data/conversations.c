@@ -14,7 +14,7 @@
 #include "data/encode_workers.h"
 #include "data/shard_format.h"
 
-#define NAME_BYTES 64 /* As much of a file's name as its shard's name keeps. */
+#define NAME_BYTES 64 /* Most bytes of a file's name that its shard's name keeps. */
 
 typedef struct {
     const lt_conversations_options *o;
@@ -24,7 +24,7 @@ typedef struct {
 
 /* ---- One line ---- */
 
-/* Say what is wrong with a line and what was done. */
+/* Warn about a line: what is wrong with it, and what was done. */
 static void tell(encoder *e, const lt_record_line *line, const char *what, const char *done) {
     const unsigned long long n = atomic_fetch_add(&e->told, 1);
     if (n < LT_CONVERSATIONS_TOLD) {
@@ -40,7 +40,7 @@ static lt_err skip(encoder *e, const lt_record_line *line, const char *what) {
     return LT_OK;
 }
 
-/* Errors of the line itself, not of the machine. */
+/* Whether an error is one of the line itself, not of the machine. */
 static bool of_line(lt_err err) {
     return err == LT_ERR_FORMAT || err == LT_ERR_NOT_FOUND || err == LT_ERR_ARG ||
            err == LT_ERR_LIMIT || err == LT_ERR_UNSUPPORTED;
@@ -54,7 +54,8 @@ static size_t labels_of(const unsigned char *marks, size_t n) {
     return labels;
 }
 
-/* *keep: how many tokens of the conversation are used; 0: none, and it was told. */
+/* *keep: the number of tokens of the conversation that are used; 0: none, and a message said
+ * why. */
 static lt_err judge(encoder *e, const lt_record_line *line, const unsigned char *marks, size_t n,
                     size_t *keep) {
     const lt_conversations_options *o = e->o;
@@ -169,7 +170,8 @@ lt_err lt_conversations_shard(char prefix[LT_PATH_BYTES], lt_conversations_stats
     LT_TRY_DONE(lt_file_make_dirs(o->folder));
     LT_TRY_DONE(lt_encode_workers_open(&e.workers, t, o->n_threads));
     err = lt_tokenize_files(&how, &made);
-    if (err == LT_ERR_STATE) { /* The shard has the same content under another path or time. */
+    /* The shard was made from the same content with another path or time. */
+    if (err == LT_ERR_STATE) {
         how.overwrite = true;
         err = lt_tokenize_files(&how, &made);
     }

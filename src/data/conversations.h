@@ -1,5 +1,5 @@
-/* conversations.h: a file of conversations as training reads it: a shard of tokens with a label
- * mask, made once and found again by its content.
+/* conversations.h: makes a file of conversations into what training reads: a shard of tokens with
+ * a label mask, which is made once and later found by its content.
  *
  *     chat.jsonl ──template, tokenizer──▶ FOLDER/chat-<hash>.bin .idx .mask .json
  *
@@ -37,8 +37,8 @@ typedef struct {
 
 typedef struct {
     uint64_t documents, tokens, labels;
-    uint64_t left_out; /* Bad or too long. */
-    uint64_t cut;      /* Unknown, 0, when the shard existed already. */
+    uint64_t left_out; /* Conversations that are bad or too long. */
+    uint64_t cut;      /* 0 (unknown) if the shard existed already. */
     bool existed;
 } lt_conversations_stats;
 

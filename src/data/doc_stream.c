@@ -113,7 +113,7 @@ static lt_err expand(glob_t *found, const char *path) {
     return LT_OK;
 }
 
-/* Is it the .idx of a pair whose .bin is here, too? */
+/* Whether it is the .idx of a pair whose .bin is here, too. */
 static bool has_bin(const char *name) {
     char bin[LT_PATH_BYTES];
     if (!lt_path_has_suffix(name, ".idx") || strlen(name) >= sizeof bin) {
@@ -143,7 +143,7 @@ static lt_err open_shards(lt_doc_stream *s, const char *path, const lt_loader_op
         LT_TRY_DONE(
             lt_shard_open_far(&s->shards[s->n_shards], name, o->llmc_document_id, o->store));
         info = lt_shard_get_info(s->shards[s->n_shards]);
-        if (info.n_documents == 0) { /* An empty shard takes no part in the search. */
+        if (info.n_documents == 0) { /* Empty shards are left out of the search. */
             lt_shard_close(s->shards[s->n_shards]);
             s->shards[s->n_shards] = NULL;
             continue;

@@ -16,22 +16,24 @@
 #include "lateen/data.h"
 
 typedef struct {
-    const char *path; /* For messages; the options' string, which must outlive it. */
+    /* For messages: the string of the options, which must outlive the stream. */
+    const char *path;
     lt_shard **shards;
     size_t n_shards;
     uint64_t *first_document;           /* (n_shards + 1) */
     uint64_t *first_position;           /* (n_shards + 1) */
     uint64_t extra;                     /* Tokens inserted in each document: BOS, EOD or both. */
-    int64_t bos_id, eod_id, vocab_size; /* -1: not put in. */
+    int64_t bos_id, eod_id, vocab_size; /* -1: not inserted. */
     uint64_t lo, hi;                    /* The view, in positions. */
     uint64_t doc_lo, doc_hi;            /* Documents that overlap it. */
-    bool masked;                        /* Some shard has a label mask. */
+    bool masked;                        /* At least one shard has a label mask. */
 } lt_doc_stream;
 
-/* Open every shard that `path` (a shard or a glob pattern) names and cut the split. */
+/* Open every shard that `path` (a shard or a glob pattern) names, and restrict the view to a side
+ * of the split. */
 LT_MUST_USE lt_err lt_doc_stream_open(lt_doc_stream *s, const char *path,
                                       const lt_loader_options *o);
-void lt_doc_stream_close(lt_doc_stream *s); /* Accepts a zeroed one. */
+void lt_doc_stream_close(lt_doc_stream *s); /* Accepts a zeroed stream. */
 
 /* Bytes of the shards' files. lt_doc_stream_forget releases their resident pages. */
 size_t lt_doc_stream_mapped_bytes(const lt_doc_stream *s);

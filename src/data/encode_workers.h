@@ -1,5 +1,5 @@
-/* encode_workers.h: what an encoder for lt_tokenize_files needs for each of its threads: the
- * tokenizer's scratch, and room for the ids of one record. */
+/* encode_workers.h: the memory that an encoder for lt_tokenize_files needs for each of its
+ * threads: the tokenizer's scratch, and an array for the ids of one record. */
 #ifndef LT_DATA_ENCODE_WORKERS_H
 #define LT_DATA_ENCODE_WORKERS_H
 

@@ -32,7 +32,7 @@ static const char *const suffixes[] = {[BIN] = ".bin", [IDX] = ".idx", [MASK] = 
 #define N_SUFFIXES (sizeof suffixes / sizeof *suffixes)
 
 /* Path of file `which` of a shard: .bin, .idx or .mask. A shard with another suffix (llm.c's may
- * have one) is a single file. False: there is none. */
+ * have one) is a single file. False: the shard has no such file. */
 static bool shard_file(char out[LT_PATH_BYTES + 8], const char *shard, size_t which) {
     const bool suffixed = lt_path_has_suffix(shard, suffixes[BIN]);
     const size_t stem = strlen(shard) - (suffixed ? strlen(suffixes[BIN]) : 0);
@@ -125,8 +125,8 @@ done:
     return err;
 }
 
-/* The entry of a file that is not on this machine: a checksum of its size and date replaces that of
- * its bytes. */
+/* Add the entry of a file that is not on this machine: a checksum of its size and date replaces
+ * that of its bytes. */
 static lt_err fingerprint_far(json_t *all, const char *path, size_t bytes, double modified_s) {
     char text[64], hex[HEX_BYTES];
     json_t *entry;
@@ -142,7 +142,7 @@ static lt_err fingerprint_far(json_t *all, const char *path, size_t bytes, doubl
     return LT_OK;
 }
 
-/* The files of one shard. */
+/* Add the entries of one shard's files. */
 static lt_err fingerprint_shard(json_t *all, const lt_loader *l, int64_t source, size_t shard,
                                 int64_t most, bool whole) {
     const lt_far_shard *far = lt_loader_far_shard(l, source, shard);
@@ -267,7 +267,7 @@ static bool find_path(char path[LT_PATH_BYTES + 8], const lt_loader *l, int64_t 
     return false;
 }
 
-/* Compare every byte of a file whose time has changed, when its whole checksum is known. */
+/* Compare every byte of a file whose time has changed, if its whole checksum is known. */
 static lt_err compare_whole(const fingerprint *a, const fingerprint *b, const char *path,
                             const char *option) {
     lt_err err = LT_OK;

@@ -5,10 +5,10 @@
  *                digits"[, "whole": "..."]}, ...]
  *
  * Each shard has one entry per file: .bin, .idx and .mask. xxh3 covers S bytes: the whole file if
- * it has no more, else 64 blocks at equal distances, including the first and the last bytes. In
- * total 256 MiB are read from all sources, at least 64 KiB and at most 64 MiB per file. "whole"
- * covers every byte. A source with so many files that manifests would grow large (32,768 over all
- * sources) has a single entry for all of them. */
+ * it has no more, otherwise 64 blocks at equal distances, including the first and the last bytes.
+ * In total 256 MiB are read from all sources, at least 64 KiB and at most 64 MiB per file.
+ * "whole" covers every byte. A source with so many files that manifests would grow large (32,768
+ * over all sources) has a single entry for all of them. */
 #ifndef LT_DATA_FINGERPRINT_H
 #define LT_DATA_FINGERPRINT_H
 

@@ -32,7 +32,7 @@
 struct lt_gguf_index {
     lt_file_map map;
     char *path;
-    uint32_t *kv_slots, *tensor_slots; /* 0 empty, else entry + 1 */
+    uint32_t *kv_slots, *tensor_slots; /* 0: empty; otherwise the index of the entry + 1. */
     size_t kv_mask, tensor_mask;
 };
 
@@ -114,7 +114,8 @@ static lt_err take_values(cursor *c, lt_gguf_kv *kv) {
     kv->data = c->data + c->at;
     if (kv->elem == LT_GGUF_STR) {
         for (uint64_t i = 0; i < kv->n;
-             /* Each turn takes 8 bytes, so the loop ends at the end of the file at the latest. */
+             /* Each iteration reads 8 bytes, so the loop ends at the end of the file at the
+              * latest. */
              i++) {
             LT_TRY(take_str(c, &s, "string"));
         }
@@ -194,7 +195,8 @@ static lt_err take_tensor(cursor *c, lt_gguf_tensor *t, uint64_t *offset) {
     return LT_OK;
 }
 
-/* Open addressing with a load of at most 1/2; returns the existing entry of that name, or n. */
+/* Add a name by open addressing, with a load of at most 1/2. Returns the existing entry of that
+ * name, or n. */
 static size_t index_add(uint32_t *slots, size_t mask, lt_gguf_str name, size_t entry,
                         const lt_gguf_str *names, size_t stride, size_t none) {
     size_t at = XXH3_64bits(name.data, name.bytes) & mask;

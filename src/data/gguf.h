@@ -39,8 +39,8 @@ typedef enum {
     LT_GGUF_TYPE_COUNT
 } lt_gguf_type;
 
-/* Storage types of tensors: X(name, number in the file, elements a block, bytes a block). Numbers
- * 4, 5, 31 to 33 and 36 to 38 were withdrawn by ggml and are refused. */
+/* Storage types of tensors: X(name, number in the file, elements per block, bytes per block).
+ * Numbers 4, 5, 31 to 33 and 36 to 38 were withdrawn by ggml and are refused. */
 #define LT_GGML_TYPE_MAP(X)                                                                        \
     X(F32, 0, 1, 4)                                                                                \
     X(F16, 1, 1, 2)                                                                                \
@@ -81,7 +81,7 @@ typedef enum {
 #undef LT_GGML_ENUM
 } lt_ggml_type;
 
-/* A range of bytes inside the map; not 0-terminated, may hold any byte. */
+/* A range of bytes inside the map. It is not 0-terminated and may contain any byte. */
 typedef struct {
     const char *data;
     size_t bytes;

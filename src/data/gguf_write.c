@@ -26,7 +26,7 @@ typedef struct {
 } out_tensor;
 
 struct lt_gguf_out {
-    unsigned char *data; /* Metadata as in the file. */
+    unsigned char *data; /* The metadata, as it will be in the file. */
     size_t bytes, room;
     uint64_t n_kv;
     out_tensor *tensors;

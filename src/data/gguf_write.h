@@ -1,4 +1,4 @@
-/* gguf_write.h: writing a GGUF file (version 3): metadata is collected in memory, and a callback
+/* gguf_write.h: writes a GGUF file (version 3): metadata is collected in memory, and a callback
  * supplies each tensor in pieces while the file is written.
  *
  *     lt_gguf_out *o = NULL;

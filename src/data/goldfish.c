@@ -23,7 +23,7 @@
 
 struct lt_goldfish {
     int64_t h;
-    uint64_t *tail; /* (h) products of the block before from index i to its end. */
+    uint64_t *tail; /* (h) products of the previous block from index i to its end. */
     uint64_t drop[LT_GOLDFISH_TABLE / 64 + 1];
 };
 

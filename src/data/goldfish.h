@@ -4,7 +4,7 @@
  *
  *     table   1,000,003 floats u_i: torch.rand of a CPU generator seeded with 2971215073
  *     key_t   labels[t-h+1] * ... * labels[t] as wrapping int64, modulo 1,000,003, never negative
- *     drop t  when u[key_t] < 1/k; the first h - 1 labels of a row are always kept
+ *     drop t  if u[key_t] < 1/k; the first h - 1 labels of a row are always kept
  *
  * The result is bit-equal to that definition: tests/golden/data/rows_*.i32 come from Megatron's
  * code. */
@@ -25,10 +25,10 @@ typedef struct lt_goldfish lt_goldfish;
 LT_MUST_USE lt_err lt_goldfish_open(lt_goldfish **out, int64_t k, int64_t h);
 void lt_goldfish_close(lt_goldfish *g); /* Accepts NULL. */
 
-/* dropped[t] = true where label t of the n is left out. Not thread-safe. */
+/* Set dropped[t] to true if label t of the n is left out. Not thread-safe. */
 void lt_goldfish_mark(lt_goldfish *g, bool *dropped, const int32_t *labels, int64_t n);
 
-/* The table's entries, in units of 2^-24: for the test. */
+/* The table's entries, in units of 2^-24; the test needs them. */
 void lt_goldfish_table(uint32_t *out_2p24);
 
 #endif

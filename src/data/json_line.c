@@ -192,7 +192,8 @@ static lt_err scan_value(cursor *c) {
         } else {
             LT_TRY(scan_scalar(c));
         }
-        for (;; depth--) { /* After a value: a comma, or the ends of all levels that close here. */
+        /* After a value comes a comma, or the ends of all levels that close here. */
+        for (;; depth--) {
             bool object;
             if (depth == 0) {
                 return LT_OK;
@@ -275,8 +276,8 @@ static lt_err unescape(char *to, size_t *bytes, const cursor *c, const literal *
     return LT_OK;
 }
 
-/* Is the key the wanted field? A key with escapes, which is rare, is first decoded into the
- * buffer. */
+/* Whether the key is the wanted field. A key with escapes, which is rare, is first decoded into
+ * the buffer. */
 static lt_err key_matches(bool *same, lt_text_buffer *buffer, const cursor *c, const literal *key,
                           const char *field) {
     const size_t field_bytes = strlen(field);
@@ -346,7 +347,7 @@ lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *l
     return unescape(out->data, out_bytes, &c, &value, lone);
 }
 
-/* The code of "\uXXXX" at p; UINT32_MAX: there is none. */
+/* The code unit of "\uXXXX" at p; UINT32_MAX: there is none. */
 static uint32_t unicode_escape(const unsigned char *p, const unsigned char *end) {
     if (end - p < 6 || p[0] != '\\' || p[1] != 'u') {
         return UINT32_MAX;

@@ -33,7 +33,7 @@ void lt_text_buffer_free(lt_text_buffer *b);
 LT_MUST_USE lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *line,
                                        size_t bytes, const char *field, lt_lone_escapes *lone);
 
-/* The lone surrogate escapes of a whole line, which need not be JSON. */
+/* Find the lone surrogate escapes of a whole line, which need not be JSON. */
 lt_lone_escapes lt_json_line_lone(const char *line, size_t bytes);
 
 /* Replace each of them by \ufffd, in place. */

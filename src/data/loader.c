@@ -1,15 +1,16 @@
 /* loader.c: mixes sources into one endless sequence of global rows and gives this rank its share; a
  * thread prefetches (lateen/data.h).
  *
- *     packers (one a source) ──row──▶ ring of slots ──copy──▶ the caller's batch
+ *     packers (1 per source) ──row──▶ ring of slots ──copy──▶ the caller's
+ *     batch
  *          prefetch thread                │                    training thread
  *     `produced` advances here            └ each slot carries the state after it; `consumed` is
  *                                           that of the last one
  *
  * MIXTURE   At each global row, every source is credited with its share (weights in units of 2^-32
- *           that add up to one), and the source with the largest credit gives the row and pays one.
- *           Counts stay within about a row of their share, however long the run, and nothing is
- *           random.
+ *           that add up to one), and the source with the largest credit supplies the row, for
+ *           which its credit is reduced by one. Counts stay within about a row of their share,
+ *           however long the run, and nothing is random.
  * RANKS     All ranks walk through all global rows with the same cursors and build only their own
  *           rows; skipping a row costs a few additions. So the state is the same on every rank, and
  *           any number of ranks can continue from it.
@@ -37,16 +38,16 @@
 #define SHARE_ONE    ((int64_t)1 << 32)
 #define SEQ_MAX      ((int64_t)1 << 24)
 #define PREFETCH_MAX 65536
-#define MAPPED_MAX   ((size_t)16 << 20) /* Bytes of the mapped files resident at most. */
+#define MAPPED_MAX   ((size_t)16 << 20) /* Most resident bytes of the mapped files. */
 #define FAULT_BYTES  ((size_t)64 << 10) /* Linux maps this much around a touched page. */
-/* For a document: its tokens, its pointer, its entry in the table (and its mask). */
+/* Page faults of one document: its tokens, its pointer, its entry in the table (and its mask). */
 #define DOC_FAULTS 3
 
 typedef enum { SLOT_ROW, SLOT_BLANK, SLOT_END } slot_kind;
 
 typedef struct {
     slot_kind kind;
-    lt_err err; /* Set instead of a row; the loader keeps the failure. */
+    lt_err err; /* Set if there is no row because of a failure, which the loader keeps. */
     lt_row row;
     lt_loader_state after;
 } slot;
@@ -165,7 +166,8 @@ static uint64_t fingerprint(const lt_loader *l) {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         h = lt_rng_mix(h ^ numbers[i]);
     }
-    if (o->shuffle_rows > 0) { /* Not where it is 0: states from before it existed go on. */
+    /* Left out if 0, so that states saved before this option existed stay valid. */
+    if (o->shuffle_rows > 0) {
         h = lt_rng_mix(h ^ (uint64_t)o->shuffle_rows);
     }
     for (int64_t i = 0; i < o->n_sources; i++) {
@@ -198,7 +200,7 @@ static int64_t pick_source(lt_loader *l) {
     return best;
 }
 
-/* After a row: release the shards' pages when many may be resident. */
+/* Called after a row: release the shards' pages if many may be resident. */
 static void bound_resident(lt_loader *l) {
     if (l->mapped_bytes <= MAPPED_MAX) {
         return;
@@ -214,7 +216,7 @@ static void bound_resident(lt_loader *l) {
     }
 }
 
-/* One round: `world` global rows, of which this rank's is built. */
+/* Produce one round: `world` global rows, of which only this rank's row is built. */
 static void produce(lt_loader *l, slot *to) {
     int64_t n = 0;
     bool mine = false;
@@ -242,7 +244,7 @@ static void produce(lt_loader *l, slot *to) {
     bound_resident(l);
 }
 
-/* Nothing follows an end or an error. */
+/* Whether it is an end or an error: no slot follows it. */
 static bool is_last(const slot *s) {
     return s->err != LT_OK || s->kind == SLOT_END;
 }
@@ -333,12 +335,13 @@ static lt_err open_sources(lt_loader *l, const lt_loader_options *o) {
         l->packers[i].options = &l->options;
         l->packers[i].seed = lt_rng_mix(o->seed ^ lt_rng_mix(i));
         LT_TRY(lt_doc_stream_open(&l->packers[i].source, l->paths[i], o));
-        lt_doc_stream_forget(&l->packers[i].source); /* Opening has touched the tables. */
+        /* Opening has touched pages of the tables. */
+        lt_doc_stream_forget(&l->packers[i].source);
         l->mapped_bytes += lt_doc_stream_mapped_bytes(&l->packers[i].source);
         l->builder.masked |= l->packers[i].source.masked;
     }
     set_shares(l);
-    l->options.sources = NULL; /* They belong to the caller and may be gone later. */
+    l->options.sources = NULL; /* They belong to the caller, who may free them. */
     return LT_OK;
 }
 
@@ -363,7 +366,7 @@ lt_err lt_loader_open(lt_loader **out, const lt_loader_options *options) {
     carve(l);
     LT_TRY_DONE(lt_arena_open(&l->arena, "loader"));
     carve(l);
-    pthread_mutex_init(&l->lock, NULL); /* Neither fails on Linux. */
+    pthread_mutex_init(&l->lock, NULL); /* Neither call fails on Linux. */
     pthread_cond_init(&l->changed, NULL);
     l->lock_made = true;
     l->consumed = (lt_loader_state){.fingerprint = fingerprint(l), .n_sources = options->n_sources};
@@ -397,7 +400,7 @@ void lt_loader_close(lt_loader *l) {
     free(l);
 }
 
-/* The oldest filled slot; without a thread it is filled now. */
+/* The oldest filled slot; if there is no thread, it is filled now. */
 static slot *front(lt_loader *l) {
     slot *s;
     if (!l->running) {
@@ -518,8 +521,8 @@ bool lt_loader_in_order(const lt_loader_options *o) {
            (o->shuffle == LT_SHUFFLE_ROWS && (o->packing != LT_PACK_STREAM || o->shuffle_rows > 0));
 }
 
-/* Tokens in a row of a source's stream from which rows are drawn at random; if rows come from
- * windows of documents, their average. */
+/* Consecutive tokens of a source's stream from which rows are drawn at random; if rows come from
+ * windows of documents, the average length of a window. */
 static double window_tokens(const lt_loader_options *o, const lt_doc_stream *s) {
     const double tokens = (double)(s->hi - s->lo), n = (double)(s->doc_hi - s->doc_lo);
     const double mean = n > 0.0 ? tokens / n : 0.0, seq = (double)o->seq;
@@ -531,7 +534,7 @@ static double window_tokens(const lt_loader_options *o, const lt_doc_stream *s) 
                                           : LT_PACK_WINDOW * (mean < seq ? mean : seq);
 }
 
-/* A window begins and ends anywhere in a shard. */
+/* A window may begin and end anywhere in a shard. */
 size_t lt_loader_far_bytes(const lt_loader *l, size_t *window_bytes) {
     size_t bytes = 0;
     *window_bytes = 0;

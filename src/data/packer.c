@@ -32,7 +32,7 @@ static uint64_t n_documents(const lt_packer *p) {
     return p->source.doc_hi - p->source.doc_lo;
 }
 
-/* The document at place `ordinal` of this epoch. */
+/* The document at position `ordinal` of this epoch. */
 static uint64_t in_order(const lt_packer *p, uint64_t epoch, uint64_t ordinal) {
     if (p->options->shuffle != LT_SHUFFLE_DOCUMENTS) {
         return p->source.doc_lo + ordinal;
@@ -46,7 +46,7 @@ static uint64_t length_in_order(const lt_packer *p, uint64_t epoch, uint64_t ord
     return n;
 }
 
-/* Distance by which the cuts of this epoch move to the left. */
+/* Number of tokens by which the cuts of this epoch move to the left. */
 static uint64_t epoch_shift(const lt_packer *p, uint64_t epoch) {
     if (p->options->shuffle == LT_SHUFFLE_NONE || epoch == 0) {
         return 0;
@@ -92,8 +92,8 @@ static lt_err gather(const lt_packer *p, lt_row_builder *b, const lt_row *row, u
     return LT_OK;
 }
 
-/* The row of the stream at place `row` of this epoch. Windows follow each other in the order of the
- * stream, so that shards are read one after the other. */
+/* The row of the stream at position `row` of this epoch. Windows follow each other in the order
+ * of the stream, so that shards are read one after the other. */
 static uint64_t row_in_order(const lt_packer *p, uint64_t epoch, uint64_t row, uint64_t n_rows) {
     const uint64_t size = (uint64_t)p->options->shuffle_rows;
     uint64_t window, first, n;
@@ -135,7 +135,7 @@ static lt_err take_by_number(lt_packer *p, lt_loader_cursor *c, lt_row_builder *
     return LT_OK;
 }
 
-/* The beginnings of the next rows of the stream of shuffled documents. */
+/* Find where the next rows of the stream of shuffled documents begin. */
 static void plan_stream(lt_packer *p) {
     lt_window *w = &p->window;
     const uint64_t seq = (uint64_t)p->options->seq, end = n_documents(p);
@@ -255,8 +255,9 @@ static void plan_best_fit(lt_packer *p) {
     }
 }
 
-/* Is nothing left to predict in the epoch after this window? Then it is the last one, even if
- * documents of no token or one token follow, and a loader that ends with the epoch ends there. */
+/* Whether nothing is left to predict in the epoch after this window. Then it is the last one,
+ * even if documents of no token or one token follow, and a loader that ends with the epoch ends
+ * there. */
 static bool is_last_window(const lt_packer *p) {
     const lt_window *w = &p->window;
     uint64_t left = 0, offset = w->end_offset;
@@ -287,7 +288,7 @@ static lt_err plan(lt_packer *p, lt_loader_cursor *c) {
                 "shards %s: token %llu of document %llu: the state belongs to other data",
                 p->source.path, (unsigned long long)c->offset, (unsigned long long)c->document);
     }
-    /* The rest of the epoch, then one whole epoch. */
+    /* First the rest of the epoch, then one whole epoch. */
     for (int attempt = 0; attempt < 3; attempt++) {
         do {
             w->planned = true;

@@ -24,20 +24,20 @@ typedef struct {
     uint64_t document; /* In the epoch's order. */
     uint64_t offset;
     int32_t n;
-    int32_t next; /* The next piece in the row, or in a list; -1: none. */
+    int32_t next; /* Index of the next piece in the row, or in a list; -1: none. */
 } lt_piece;
 
 typedef struct {
     bool planned;
-    uint64_t epoch, document, offset;  /* Where it begins. */
-    uint64_t end_document, end_offset; /* Where the next one does; */
-    bool ends_epoch;                   /* or the next epoch. */
+    uint64_t epoch, document, offset;  /* Where this window begins. */
+    uint64_t end_document, end_offset; /* Where the next window begins, */
+    bool ends_epoch;                   /* or that it begins the next epoch. */
     int64_t n_rows;
     lt_piece *pieces; /* (LT_PACK_WINDOW) STREAM: piece r is where row r begins. */
-    /* (LT_PACK_WINDOW) of BEST_FIT and SINGLE: a row's pieces; lists of rows. */
+    /* (LT_PACK_WINDOW) BEST_FIT and SINGLE: first and last piece of a row; lists of rows. */
     int32_t *row_first, *row_last, *row_next;
-    int32_t *by_length; /* (T + 1) likewise: first piece of that length. */
-    int32_t *by_room;   /* (T + 1) BEST_FIT: first row with that much room. */
+    int32_t *by_length; /* (T + 1) the same: first piece of that length. */
+    int32_t *by_room;   /* (T + 1) BEST_FIT: first row with that many free places. */
     uint64_t *rooms;    /* (T / 64 + 1) bits: by_room is not empty. */
 } lt_window;
 
@@ -50,7 +50,7 @@ typedef struct {
 
 void lt_packer_carve(lt_packer *p, const lt_loader_options *o, lt_arena *a);
 
-/* Rows in epoch e when that is known in advance, else 0. */
+/* Number of rows in an epoch if it is known in advance, otherwise 0. */
 uint64_t lt_packer_epoch_rows(const lt_packer *p, uint64_t epoch);
 
 /* Write the row at the cursor to *row (NULL: skip it) and advance the cursor. */

@@ -16,8 +16,8 @@ typedef struct {
     int32_t *ids;          /* (T + 1) gathered tokens. */
     /* (T + 2) indexes in the row where a document, or a piece of one, begins; ascending. */
     int32_t *starts;
-    bool *dropped;  /* (T) by Goldfish. */
-    bool masked;    /* Some source has label masks; otherwise the next two are absent. */
+    bool *dropped;  /* (T) labels that Goldfish drops. */
+    bool masked;    /* Some source has label masks; if not, the next two are absent. */
     bool *silent;   /* (T + 1) for gathered tokens: never a label. */
     bool *unlearnt; /* (T) for the row's labels: silent ones. */
     int64_t n_starts;
@@ -31,8 +31,8 @@ typedef struct {
 void lt_row_builder_carve(lt_row_builder *b, int64_t seq, lt_arena *a);
 void lt_row_carve(lt_row *row, int64_t seq, lt_arena *a);
 
-/* The caller has filled tokens[0..n_real) and labels[0..n_real), and unlearnt when masked. Pads the
- * rest, sets doc_start and positions, and marks labels to be ignored. Where starts[i] > 0,
+/* Pad a row, set doc_start and positions, and mark labels to be ignored. The caller has filled
+ * tokens[0..n_real), labels[0..n_real) and, if masked, unlearnt. If starts[i] > 0,
  * labels[starts[i] - 1] is the first token of the next document, unless `joined` is false
  * (BEST_FIT: labels never cross documents). */
 void lt_row_finish(lt_row_builder *b, const lt_row *row, int64_t n_real, bool joined);

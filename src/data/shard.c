@@ -18,16 +18,16 @@
 typedef enum { IDS_U8, IDS_I16, IDS_U16, IDS_I32, IDS_U32, IDS_I64 } id_kind;
 
 struct lt_shard {
-    char path[LT_PATH_BYTES];   /* Path of the .bin, for messages. */
-    lt_file_map bin, idx, mask; /* bin and mask: of a shard whose files are all here. */
+    char path[LT_PATH_BYTES];   /* The path of the .bin, for messages. */
+    lt_file_map bin, idx, mask; /* bin and mask: only if all files are on this machine. */
     uint64_t bin_bytes;
-    lt_shard_store *store;   /* Brings bin and mask; NULL: they are here. */
-    const lt_far_shard *far; /* What it knows of them. */
+    lt_shard_store *store;   /* Fetches bin and mask; NULL: they are on this machine. */
+    const lt_far_shard *far; /* What the store knows of them. */
     lt_shard_info info;
     id_kind kind;
     const unsigned char *ids;       /* (n_tokens) */
     const unsigned char *pointers;  /* Megatron: (S) i64, byte offsets */
-    const unsigned char *documents; /* Megatron: (D) i64, first sequences */
+    const unsigned char *documents; /* Megatron: (D) i64, first sequence of each document */
     uint64_t n_sequences;
     uint64_t *starts; /* llm.c: (n_documents + 1) */
 };
@@ -112,7 +112,7 @@ static lt_err check_sequences(const lt_shard *s, const char *idx) {
                     (unsigned long long)i, (long long)load_u64(s->pointers + 8 * i),
                     (unsigned long long)at);
         }
-        /* At most 2^31 * 8 * 2^60/12: no overflow before the file ends. */
+        /* It does not overflow: the sequence before ended within the file. */
         at += (uint64_t)n * token_bytes;
         if (at > s->bin_bytes) {
             LT_FAIL(LT_ERR_FORMAT, "%s: sequence %llu ends at byte %llu of %s, which has %zu", idx,
@@ -406,7 +406,7 @@ static void widen(int32_t *ids, const unsigned char *p, size_t n, id_kind kind) 
         memcpy(&x, p + 2 * i, sizeof x);
         ids[i] = x;
     }
-    if (kind == IDS_I32 || kind == IDS_U32) { /* A u32 from 2^31 on reads as negative. */
+    if (kind == IDS_I32 || kind == IDS_U32) { /* A u32 from 2^31 on becomes negative. */
         memcpy(ids, p, 4 * n);
     }
     for (size_t i = 0; kind == IDS_I64 && i < n; i++) {
@@ -416,7 +416,7 @@ static void widen(int32_t *ids, const unsigned char *p, size_t n, id_kind kind) 
     }
 }
 
-/* Map a file of a remote shard for the time of one read. Between reads the cache may evict it. */
+/* A file of a remote shard, mapped for one read. Between reads the cache may evict it. */
 typedef struct {
     lt_held_shard held;
     lt_file_map map;

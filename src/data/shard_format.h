@@ -48,7 +48,7 @@ enum { LT_MASK_SILENT, LT_MASK_LABEL };
 #define LT_LLMC_MAGIC_U32    20240801
 #define LT_LLMC_VERSION_U32  7
 
-/* Megatron's rule: u16 while every id fits with some margin, else i32. */
+/* Megatron's rule: u16 if every id fits with some margin, otherwise i32. */
 #define LT_IDX_U16_VOCAB_END 65500
 
 #endif

@@ -3,7 +3,7 @@
  *
  *     PREFIX.bin.part     ids, appended            PREFIX.sizes.part   tokens of each document
  *                                                                      (i32), appended
- *     PREFIX.mask.part    a byte a token, appended, when the shard has a label mask
+ *     PREFIX.mask.part    one byte per token, appended, if the shard has a label mask
  *
  * lt_shard_writer_sync makes the appended data durable and returns its size (the mark); the caller
  * keeps marks in its own journal. After a crash, open truncates the files to the last mark. finish
@@ -24,7 +24,7 @@ typedef struct {
 } lt_shard_mark;
 
 /* Start (mark NULL) or continue from a mark. Ids are stored in 2 bytes when vocab_size < 65500
- * (Megatron's rule), else in 4. STATE: the files are shorter than the mark. */
+ * (Megatron's rule), otherwise in 4. STATE: the files are shorter than the mark. */
 LT_MUST_USE lt_err lt_shard_writer_open(lt_shard_writer **out, const char *prefix,
                                         int64_t vocab_size, const lt_shard_mark *mark);
 

@@ -3,7 +3,7 @@
  *     "1 + 1 = 2." "2 + 2 = 4."  ──▶  ids of a step, ids of the separator, ids of a step, ...
  *                                                               ▲ the step is judged here
  *
- * Step and separator are encoded apart, as TRL's PRMTrainer does it, so that no token spans both.
+ * Step and separator are encoded separately, as by TRL's PRMTrainer, so that no token spans both.
  * The scores of the steps, which are probabilities that a step is good, are combined into one score
  * of the answer. */
 #ifndef LT_DATA_STEPS_H
@@ -14,7 +14,7 @@
 /* A separator; read-only, so that threads share it. */
 typedef struct {
     const lt_tokenizer *tokenizer;
-    const char *text; /* The caller's; "\n" where it gave none. */
+    const char *text; /* The caller's text, or "\n" if it gave none. */
     size_t bytes;
     lt_ids ids;
 } lt_steps;

@@ -134,7 +134,7 @@ static lt_err skip_white(lt_text_reader *r, size_t *from, int *c) {
     return LT_OK;
 }
 
-/* Is the file one JSON array? Then its elements are the records. */
+/* Find out whether the file is one JSON array. Then its elements are the records. */
 static lt_err find_array(lt_text_reader *r) {
     size_t from = 0;
     int c;
@@ -248,7 +248,7 @@ static lt_err next_file(lt_text_reader *r, lt_text_record *out, bool *more) {
 
 static lt_err next_line(lt_text_reader *r, lt_text_record *out, bool *more) {
     size_t len, full;
-    do { /* Blank lines of a JSONL file are not records. */
+    do { /* Skip blank lines of a JSONL file, which are not records. */
         LT_TRY(whole_line(r, 0, &len, &full));
         *more = full > 0;
         take(r, out, len, full, 1);
@@ -263,7 +263,7 @@ static lt_err bad_array(const lt_text_reader *r, const char *why) {
     LT_FAIL(LT_ERR_FORMAT, "%s:%llu: %s", r->path, (unsigned long long)r->line, why);
 }
 
-/* Advance by n bytes, which may hold newlines. */
+/* Advance by n bytes, which may contain newlines. */
 static void pass(lt_text_reader *r, size_t n) {
     for (size_t i = 0; i < n; i++) {
         r->line += r->window.data[r->at + i] == '\n';
@@ -316,7 +316,7 @@ static lt_err next_element(lt_text_reader *r, lt_text_record *out, bool *more) {
         from = 0;
         LT_TRY(skip_white(r, &from, &c));
     }
-    if (c == ']') { /* It is not passed, so that the next call finds it again. */
+    if (c == ']') { /* The position stays before it, so that the next call finds it again. */
         from++;
         LT_TRY(skip_white(r, &from, &c));
         return c == EOF ? LT_OK : bad_array(r, "there is more after the JSON array");
@@ -456,7 +456,7 @@ lt_err lt_text_record_line(const lt_text_reader *r, lt_text_record *record, lt_t
         LT_FAIL(LT_ERR_FORMAT, "%s:%llu: column %zu: lone surrogate %.6s", r->path,
                 (unsigned long long)record->line, lone.first + 1, *text + lone.first);
     }
-    if (lone.n > 0) { /* In a copy, which the record may already be. */
+    if (lone.n > 0) { /* They are replaced in a copy, unless the record is one already. */
         const char *from = *text;
         LT_TRY(from == record->data ? lt_text_buffer_reserve(buffer, *bytes + 1) : LT_OK);
         memmove(buffer->data, from, *bytes);

@@ -36,7 +36,7 @@ typedef enum { LT_UTF8_FAIL, LT_UTF8_REPLACE } lt_utf8_policy;
 typedef struct {
     /* AUTO: by file name: .jsonl .ndjson .json are JSONL, everything else is text. */
     lt_text_format format;
-    const char *field; /* JSONL: the member that holds the text; NULL: "text". */
+    const char *field; /* JSONL: the member that contains the text; NULL: "text". */
     /* Text files. NULL or "file": the file is one document; "line": each line is one; "blank":
      * blank lines separate documents; anything else: lines equal to it do, e.g. "<|endoftext|>". */
     const char *split_on;
@@ -60,16 +60,16 @@ LT_MUST_USE lt_err lt_text_reader_open(lt_text_reader **out, const char *path,
                                        const lt_text_options *options);
 void lt_text_reader_close(lt_text_reader *r); /* Accepts NULL. */
 
-/* The next raw record, or *more = false at the end. */
+/* Read the next raw record; *more = false: there is none. */
 LT_MUST_USE lt_err lt_text_reader_next(lt_text_reader *r, lt_text_record *out, bool *more);
 
-/* Raw record to text. Several threads may call it, each with its own buffer. *text lies in the
- * record or in the buffer. */
+/* Decode a raw record to text. Several threads may call it, each with its own buffer. *text lies
+ * in the record or in the buffer. */
 LT_MUST_USE lt_err lt_text_record_decode(const lt_text_reader *r, lt_text_record *record,
                                          lt_text_buffer *buffer, const char **text, size_t *bytes);
 
-/* The record itself as valid UTF-8, not parsed; lone surrogate escapes of a JSON line become
- * \ufffd, or fail, as the policy says. */
+/* Return the record itself, not parsed, as valid UTF-8; lone surrogate escapes of a JSON line
+ * become \ufffd, or fail, as the policy says. */
 LT_MUST_USE lt_err lt_text_record_line(const lt_text_reader *r, lt_text_record *record,
                                        lt_text_buffer *buffer, const char **text, size_t *bytes);
 
@@ -78,7 +78,7 @@ LT_MUST_USE lt_err lt_text_record_decode_field(const lt_text_reader *r, lt_text_
                                                const char *field, lt_text_buffer *buffer,
                                                const char **text, size_t *bytes);
 
-/* The next record, decoded: out->data is valid UTF-8. */
+/* Read the next record and decode it: out->data is valid UTF-8. */
 LT_MUST_USE lt_err lt_text_reader_document(lt_text_reader *r, lt_text_record *out, bool *more);
 
 /* Position of the next record: another reader of the same file that resumes there returns the same
@@ -90,7 +90,7 @@ LT_MUST_USE lt_err lt_text_reader_resume(lt_text_reader *r, uint64_t offset, uin
 uint64_t lt_text_reader_consumed_bytes(const lt_text_reader *r);
 uint64_t lt_text_reader_file_bytes(const lt_text_reader *r);
 
-/* Does the path name text that AUTO reads as JSONL? */
+/* Whether the path names a file that AUTO reads as JSONL. */
 bool lt_text_path_is_jsonl(const char *path);
 
 #endif

@@ -22,8 +22,9 @@ static size_t sequence_bytes(const unsigned char *p, const unsigned char *end, s
         return 0;
     }
     len = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-    least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : least; /* Overlong below. */
-    most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : most;   /* Surrogates, above U+10FFFF. */
+    least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : least; /* Lower values are overlong. */
+    /* Higher ones: surrogates, or above U+10FFFF. */
+    most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : most;
     for (size_t i = 1; i < len; i++) {
         if (p + i == end || p[i] < least || p[i] > most) {
             *bad = i;
@@ -35,7 +36,7 @@ static size_t sequence_bytes(const unsigned char *p, const unsigned char *end, s
     return len;
 }
 
-/* End of the valid bytes that start at p; *bad as above when it is before end. */
+/* End of the valid bytes that start at p; *bad as above if that is before the end. */
 static const unsigned char *valid_run(const unsigned char *p, const unsigned char *end,
                                       size_t *bad) {
     while (p < end) {

@@ -12,7 +12,7 @@ const lt_think_mark lt_think_marks[LT_THINK_MARKS] = {
     {"<thought>", "</thought>"},                                         /* EXAONE Deep. */
     {"<think>", "</think>"}};
 
-/* What follows the last `word` of text[0..n); NULL: there is none. */
+/* The text after the last `word` in text[0..n); NULL: the word does not occur. */
 static const char *behind_last(const char *text, size_t n, const char *word) {
     const size_t len = strlen(word);
     const char *last = NULL;

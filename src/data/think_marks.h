@@ -10,8 +10,7 @@ typedef struct {
     const char *open, *close;
 } lt_think_mark;
 
-/* The last one, LT_THINK_USUAL, is that of most models; it is also used for models of which nothing
- * is known. */
+/* Most models use the last one, LT_THINK_USUAL, which is also used for unknown models. */
 #define LT_THINK_MARKS 7
 #define LT_THINK_USUAL (LT_THINK_MARKS - 1)
 extern const lt_think_mark lt_think_marks[LT_THINK_MARKS];

@@ -42,10 +42,10 @@ typedef struct {
     size_t text_bytes;
     record_slice *records;
     size_t n_records, room_records;
-    lt_id_buffer ids;       /* Ids of all documents; */
-    lt_text_buffer mask;    /* (ids.n) LT_MASK_*, when the shard has a mask; */
-    size_t *doc_tokens;     /* (room_records) tokens of each. */
-    uint64_t decoded_bytes; /* UTF-8 of the documents. */
+    lt_id_buffer ids;       /* Ids of all documents. */
+    lt_text_buffer mask;    /* (ids.n) LT_MASK_*, if the shard has a mask. */
+    size_t *doc_tokens;     /* (room_records) Number of tokens of each document. */
+    uint64_t decoded_bytes; /* Bytes of the documents' UTF-8 text. */
     uint64_t offset, line;  /* Position of the next record of this input. */
     uint64_t file_bytes;    /* Bytes of all inputs read so far. */
     lt_failure failure;
@@ -64,7 +64,7 @@ typedef struct {
     uint64_t filled, taken, written;
     size_t in_flight_bytes;
     bool ended; /* The reader has filled its last job. */
-    bool stop;  /* All threads shall end. */
+    bool stop;  /* All threads must end. */
 } pipeline;
 
 typedef struct {
@@ -133,7 +133,7 @@ static lt_err job_fill(job *j, lt_text_reader *r) {
     return LT_OK;
 }
 
-/* The next free job, emptied; NULL: stop. */
+/* Take the next free job, emptied; NULL: the thread must stop. */
 static job *reader_claim(pipeline *p) {
     job *j = NULL;
     pthread_mutex_lock(&p->lock);
@@ -159,7 +159,7 @@ static void reader_submit(pipeline *p, const job *j) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* All jobs of one input. False: stop. */
+/* Fill all jobs of one input. False: the thread must stop. */
 static bool reader_input(pipeline *p, size_t input, uint64_t *file_bytes_before) {
     const lt_tokenize_options *o = p->o;
     lt_text_reader *r = NULL;
@@ -200,7 +200,7 @@ static void *reader_main(void *arg) {
     pipeline *p = arg;
     uint64_t file_bytes = 0;
     for (size_t i = 0; i < p->o->n_inputs; i++) {
-        if (i < p->from.input) { /* Done in an earlier run. */
+        if (i < p->from.input) { /* This input was done in an earlier run. */
             lt_text_reader *r = NULL;
             if (lt_text_reader_open(&r, p->o->inputs[i], &p->o->text) == LT_OK) {
                 file_bytes += lt_text_reader_file_bytes(r);
@@ -299,9 +299,10 @@ static lt_err encode_record(worker_ctx *w, job *j, size_t i) {
         LT_TRY(encode_part(w, j, &record, NULL, LT_MASK_LABEL));
     }
     if (j->ids.n == before + bos) {
-        j->ids.n = before; /* An empty document. */
-    } else if (o->eod_id >=
-               0) { /* The EOD after an answer is a label, too; a turn has its own end. */
+        j->ids.n = before; /* The document is empty. */
+    } else if (o->eod_id >= 0) {
+        /* The EOD after an answer is a label, too; a line's own encoder has marked the ends of
+         * turns. */
         LT_TRY(lt_id_buffer_reserve(&j->ids, j->ids.n + 1));
         j->ids.ids[j->ids.n++] = (int32_t)o->eod_id;
         LT_TRY(mark_tokens(w, j, j->ids.n - 1,
@@ -351,7 +352,7 @@ static void *worker_main(void *arg) {
 
 /* ---- Writer ---- */
 
-/* The next job in order, done; NULL: there is none. */
+/* Wait for the next job in order to be done; NULL: there is none. */
 static job *writer_claim(pipeline *p) {
     job *j = NULL;
     pthread_mutex_lock(&p->lock);

@@ -23,12 +23,12 @@ typedef struct {
 
 LT_MUST_USE lt_err lt_id_buffer_reserve(lt_id_buffer *b, size_t room);
 
-/* Append the ids of text to *out. Called from many threads at once; worker (0 .. n_threads - 1) is
- * the thread. */
+/* Append the ids of text to *out. Called from many threads at once; worker (0 .. n_threads - 1)
+ * is the number of the thread. */
 typedef lt_err (*lt_encode_fn)(void *ctx, int worker, const char *text, size_t bytes,
                                lt_id_buffer *out);
 
-/* A JSON line (valid UTF-8) and its place, for messages. */
+/* A JSON line (valid UTF-8) and, for messages, its position. */
 typedef struct {
     const char *text;
     size_t bytes;
@@ -43,12 +43,12 @@ typedef lt_err (*lt_encode_record_fn)(void *ctx, int worker, const lt_record_lin
                                       lt_id_buffer *out, lt_text_buffer *mask, size_t *text_bytes);
 
 typedef struct {
-    uint64_t documents; /* In the shard. */
-    uint64_t empty;     /* Documents without a token: left out. */
-    uint64_t tokens;    /* With EOD. */
+    uint64_t documents; /* Documents in the shard. */
+    uint64_t empty;     /* Documents without a token, which are left out. */
+    uint64_t tokens;    /* Tokens, including EOD. */
     uint64_t labels;    /* Tokens that are labels by the mask; 0 without a mask. */
     uint64_t text_bytes;
-    /* Bytes of the (packed) inputs: read so far, and in total; total 0: unknown. */
+    /* Bytes of the (compressed) inputs: read so far, and in total; total 0: unknown. */
     uint64_t file_bytes, file_bytes_total;
     /* file_bytes and text_bytes when this call began. */
     uint64_t resumed_bytes, resumed_text_bytes;
@@ -73,7 +73,7 @@ typedef struct {
     lt_encode_fn encode;
     /* JSONL, instead of encode: whole lines (conversations); the shard gets a .mask. NULL: none. */
     lt_encode_record_fn encode_record;
-    uint64_t record_hash; /* Hash of what else ids and masks depend on. */
+    uint64_t record_hash; /* Hash of everything else that ids and masks depend on. */
     void *encode_ctx;
     /* Called after each job, on the calling thread; may be NULL. */
     void (*progress)(void *ctx, const lt_tokenize_stats *stats);
@@ -87,12 +87,14 @@ typedef struct {
 /* A hash that identifies a tokenizer: that of the file at path, or of the vocabulary if path is a
  * folder. */
 LT_MUST_USE lt_err lt_tokenize_hash(uint64_t *out, const lt_tokenizer *t, const char *path);
-/* Was the shard made with another tokenizer, according to PREFIX.json? If so, *made_with is its
- * name, which the caller frees; NULL: it was made with this one, or PREFIX.json does not say. */
+/* Find out whether, according to PREFIX.json, the shard was made with another tokenizer. If so,
+ * *made_with is its name, which the caller frees; NULL: it was made with this one, or PREFIX.json
+ * does not say. */
 LT_MUST_USE lt_err lt_tokenize_other_tokenizer(char **made_with, const char *prefix,
                                                const lt_tokenizer *t, const char *path);
 
-/* Fails with STATE when the prefix holds a shard of other inputs or options, finished or not. */
+/* Make the shard. Fails with STATE if the prefix has a shard, finished or not, of other inputs or
+ * options. */
 LT_MUST_USE lt_err lt_tokenize_files(const lt_tokenize_options *o, lt_tokenize_stats *stats);
 
 #endif

@@ -89,7 +89,7 @@ static lt_err load(const char *path, uint64_t *fingerprint, lt_tokenize_position
     lt_err err = LT_OK;
     json_t *root = NULL;
     const char *hex = NULL;
-    int64_t labels = 0; /* Only a shard with a mask has them. */
+    int64_t labels = 0; /* Present only for a shard with a mask. */
 
     LT_TRY_DONE(lt_json_load(&root, path, TEXT_BYTES));
     LT_TRY_DONE(lt_json_str(root, "fingerprint", &hex, false, path));
@@ -150,7 +150,9 @@ lt_err lt_tokenize_find_output(lt_output_state *state, lt_tokenize_position *at,
 lt_err lt_tokenize_spare(const lt_tokenize_options *o) {
     static const char *const suffixes[] = {".bin",      ".json",      ".mask",       ".idx",
                                            ".bin.part", ".mask.part", ".sizes.part", ".journal"};
-    enum { WHOLE = 3 }; /* The first of them, which without an index or a journal are no shard. */
+    /* The first of the names: these files alone, without an index or a journal, are not a
+     * shard. */
+    enum { WHOLE = 3 };
     char path[LT_PATH_BYTES], idx[LT_PATH_BYTES], journal[LT_PATH_BYTES];
     LT_TRY(name(idx, o->out_prefix, ".idx"));
     LT_TRY(name(journal, o->out_prefix, ".journal"));
@@ -235,7 +237,7 @@ lt_err lt_tokenize_remove_journal(const char *prefix) {
 }
 
 lt_err lt_tokenize_remove_output(const char *prefix) {
-    /* First, because without it the rest does not count as a shard. */
+    /* The index is removed first, because without it the rest does not count as a shard. */
     LT_TRY(remove_one(prefix, ".idx"));
     LT_TRY(remove_one(prefix, ".bin"));
     LT_TRY(remove_one(prefix, ".mask"));

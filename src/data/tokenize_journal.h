@@ -15,11 +15,11 @@
 typedef struct {
     uint64_t input, offset, line; /* The next record: its input and its place in it. */
     uint64_t empty, text_bytes;
-    uint64_t labels; /* For a shard with a mask. */
+    uint64_t labels; /* Labels, if the shard has a mask. */
     lt_shard_mark mark;
 } lt_tokenize_position;
 
-/* Does the shard get a label mask? */
+/* Whether the shard gets a label mask. */
 bool lt_tokenize_is_masked(const lt_tokenize_options *o);
 
 LT_MUST_USE lt_err lt_tokenize_fingerprint(uint64_t *out, uint64_t *total_bytes,
@@ -28,8 +28,8 @@ LT_MUST_USE lt_err lt_tokenize_fingerprint(uint64_t *out, uint64_t *total_bytes,
 typedef enum { LT_OUTPUT_NONE, LT_OUTPUT_UNFINISHED, LT_OUTPUT_COMPLETE } lt_output_state;
 
 /* Find the output of the prefix; *at is where to resume (UNFINISHED) or what the shard holds
- * (COMPLETE). Fails with STATE when it has another fingerprint; an unfinished shard without a
- * document counts as none. */
+ * (COMPLETE). Fails with STATE if it has another fingerprint; an unfinished shard without a
+ * document is treated as absent. */
 LT_MUST_USE lt_err lt_tokenize_find_output(lt_output_state *state, lt_tokenize_position *at,
                                            const char *prefix, uint64_t fingerprint);
 

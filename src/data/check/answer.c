@@ -7,7 +7,7 @@
 #include "data/check/chars.h"
 #include "data/think_marks.h"
 
-/* The last occurrence of word in text[from..n), or n. Case is ignored where fold. */
+/* The last occurrence of word in text[from..n), or n. fold: case is ignored. */
 static size_t last_of(const char *text, size_t from, size_t n, const char *word, bool fold) {
     const size_t len = strlen(word);
     for (size_t i = n; i >= from + len; i--) {
@@ -42,7 +42,7 @@ void lt_answer_trim(const char *text, size_t *begin, size_t *end) {
     }
 }
 
-/* \boxed{...}; a box that is not closed is none. */
+/* Find \boxed{...}; a box that is not closed does not count. */
 static bool boxed(const char *text, size_t from, size_t n, size_t *begin, size_t *end) {
     for (size_t before = n;;) {
         const size_t at = last_of(text, from, before, "\\boxed{", false);
@@ -144,7 +144,8 @@ static bool last_line(const char *text, size_t from, size_t n, size_t *begin, si
     return close > from;
 }
 
-/* Digits, with commas between groups and a decimal point between digits; "-" in front. */
+/* A number: digits, with commas between groups, a decimal point between digits, and "-" in
+ * front. */
 static bool last_number(const char *text, size_t from, size_t n, size_t *begin, size_t *end) {
     size_t at;
     while (n > from && !lt_is_digit(text[n - 1])) {

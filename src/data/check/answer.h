@@ -1,4 +1,4 @@
-/* answer.h: finds the answer in what a model wrote.
+/* answer.h: finds the answer in a text that a model wrote.
  *
  * Only the text after the last </think> counts, or another mark that ends reasoning
  * (data/think_marks.h); a text whose reasoning is not closed has no answer. In it, the first of
@@ -18,7 +18,7 @@
  *
  * THE WHOLE ANSWER COUNTS. Everything up to the end of a mark is the answer: "#### 42 is wrong" has
  * the answer "42 is wrong", which no number equals. The regular expressions with which GSM8K is
- * usually scored take the 42. What stands before a mark or behind its end is not read.
+ * usually scored take the 42. Text before a mark or after its end is not read.
  *
  * Which of the marks may be used is the caller's choice. Markdown emphasis, quotes and a full stop
  * around the answer are removed. */
@@ -29,14 +29,14 @@
 #include <stddef.h>
 
 typedef enum {
-    LT_ANSWER_NONE, /* Empty, no mark that is allowed, or the thinking has no end. */
+    LT_ANSWER_NONE, /* Empty, no allowed mark, or the reasoning has no end. */
     LT_ANSWER_BOXED,
     LT_ANSWER_TAG,
     LT_ANSWER_HASHES,
     LT_ANSWER_PHRASE,
     LT_ANSWER_LINE,
     LT_ANSWER_NUMBER,
-    LT_ANSWER_WORD /* No mark: see LT_ANSWER_LENIENT. */
+    LT_ANSWER_WORD /* Not a mark: see LT_ANSWER_LENIENT. */
 } lt_answer_mark;
 
 /* Sets of marks. LENIENT also takes a number followed by one word that is not a known unit: "42
@@ -49,11 +49,11 @@ typedef enum {
     (LT_ANSWER_STRICT | LT_ANSWER_BIT(LT_ANSWER_LINE) | LT_ANSWER_BIT(LT_ANSWER_WORD))
 #define LT_ANSWER_LAST_NUMBER LT_ANSWER_BIT(LT_ANSWER_NUMBER)
 
-/* text[*begin .. *end) is the answer, by the marks allowed. */
+/* Find the answer, text[*begin .. *end), by the marks allowed. */
 lt_answer_mark lt_answer_find(const char *text, size_t n, unsigned allowed, size_t *begin,
                               size_t *end);
 
-/* Shrink a range by white space, emphasis, quotes and a full stop at its ends. */
+/* Remove white space, emphasis, quotes and a full stop from the ends of a range. */
 void lt_answer_trim(const char *text, size_t *begin, size_t *end);
 
 #endif

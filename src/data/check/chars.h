@@ -1,4 +1,4 @@
-/* chars.h: classes of ASCII characters, as answers are read with. */
+/* chars.h: classes of ASCII characters, used to read answers. */
 #ifndef LT_DATA_CHECK_CHARS_H
 #define LT_DATA_CHECK_CHARS_H
 
@@ -13,7 +13,7 @@ static inline bool lt_is_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Is c in set? A 0 byte is in no set. */
+/* Whether c is in set. A 0 byte is in no set. */
 static inline bool lt_is_one_of(char c, const char *set) {
     return c != 0 && strchr(set, c) != NULL;
 }

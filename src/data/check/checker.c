@@ -13,7 +13,7 @@
 #include "data/check/chars.h"
 #include "data/check/expression.h"
 
-#define MATCH_LIMIT 1000000 /* Steps of PCRE2, so that a hostile answer ends. */
+#define MATCH_LIMIT 1000000 /* Steps of PCRE2, so that matching a hostile answer ends. */
 #define HEAP_KIB    20000
 
 /* Where the items of a list stand in its text. */
@@ -53,15 +53,15 @@ lt_err lt_check_kind_find(lt_check_kind *out, const char *name) {
             near != NULL ? "; did you mean " : "", near != NULL ? near : "");
 }
 
-/* One side of an equation. */
+/* Compare one side of an equation. */
 static lt_err side_equal(bool *right, const lt_expression *gold, const char *text, size_t n,
                          bool words, lt_expression *room) {
     *right = lt_expression_read(room, text, n, gold) && lt_expression_units(gold, room, words);
     return *right ? lt_expression_equal(right, gold, room) : LT_OK;
 }
 
-/* Does a text look like a name: x, x_1, f(x), angle A? Every other side of an equation is checked.
- */
+/* Whether a text looks like a name: x, x_1, f(x), angle A. Every other side of an equation is
+ * checked. */
 static bool is_name(const char *text, size_t n) {
     bool letters = false;
     for (size_t i = 0; i < n; i++) {
@@ -95,7 +95,7 @@ done:
     return err;
 }
 
-/* Are the bytes equal when each run of white space counts as one space? */
+/* Whether the bytes are equal when each run of white space counts as one space. */
 static bool text_equal(const char *a, size_t n, const char *b, size_t m) {
     static const char blank[] = " \t\r\n";
     size_t i = 0, j = 0;
@@ -129,7 +129,7 @@ static void item_trim(const char *text, size_t *begin, size_t *end) {
     }
 }
 
-/* Split at commas outside of brackets, and at " and ". False: too many items. */
+/* Split at commas outside brackets, and at " and ". False: too many items. */
 static bool split(items *out, const char *text, size_t n) {
     size_t begin = 0, end = n, from;
     int depth = 0;

@@ -1,5 +1,5 @@
-/* checker.h: is an answer right? Five kinds of checkers, for problems with a known answer and for
- * rewards of reinforcement learning.
+/* checker.h: decides whether an answer is right. Five kinds of checkers, for problems with a
+ * known answer and for rewards of reinforcement learning.
  *
  * kind     gold                     right                                  wrong
  * number   "3/4", "90 km", "2x+1"   0.75, \frac34, 75%, 90, "x*2 + 1"       0.7500001, 90 m, 2x

@@ -207,7 +207,7 @@ bool lt_exact_pow(lt_exact *out, const lt_exact *a, const lt_exact *exponent) {
     lt_exact base = *a, one, power = *exponent;
     uint32_t times = 0;
     lt_exact_set(&one, 1);
-    for (; times <= MAX_EXPONENT; times++) { /* Which integer is it? The fraction is not reduced. */
+    for (; times <= MAX_EXPONENT; times++) { /* Find the integer; the fraction is not reduced. */
         lt_exact candidate;
         bool same = false;
         lt_exact_set(&candidate, exponent->negative ? -(int64_t)times : (int64_t)times);
@@ -233,7 +233,7 @@ bool lt_exact_pow(lt_exact *out, const lt_exact *a, const lt_exact *exponent) {
     return true;
 }
 
-/* The root of a square below 2^64. */
+/* Replace a square below 2^64 by its root; false: it is not one. */
 static bool int_root(lt_exact_int *x) {
     const uint64_t value = (x->n > 0 ? x->d[0] : 0) |
                            (x->n > 1 ? (uint64_t)x->d[1] << 32 : UINT64_C(0));

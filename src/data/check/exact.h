@@ -21,16 +21,16 @@ typedef struct {
 } lt_exact_int;
 
 typedef struct {
-    bool negative; /* Never for zero. */
+    bool negative; /* Never true for zero. */
     lt_exact_int num, den;
 } lt_exact;
 
 void lt_exact_set(lt_exact *out, int64_t value);
-/* digits[0..n), which may contain one '.' anywhere, and in which ',' is skipped; times
- * 10^exponent. */
+/* The number digits[0..n) times 10^exponent. The digits may contain one '.' anywhere, and ',' is
+ * skipped. */
 bool lt_exact_decimal(lt_exact *out, const char *digits, size_t n, int64_t exponent);
 
-/* out may be a or b. False: too many bits; div also for b = 0. *out is then undefined. */
+/* out may be a or b. False: too many bits, or a division by 0; *out is then undefined. */
 bool lt_exact_add(lt_exact *out, const lt_exact *a, const lt_exact *b);
 bool lt_exact_sub(lt_exact *out, const lt_exact *a, const lt_exact *b);
 bool lt_exact_mul(lt_exact *out, const lt_exact *a, const lt_exact *b);

@@ -1,4 +1,5 @@
-/* expression.c: spelling, then units, then a shunting yard, then exact values; see expression.h.
+/* expression.c: see expression.h. Four stages of rewriting the text, a shunting yard, and exact
+ * values.
  *
  * OPERATORS by precedence: + - (1), * / (2), ~ negation (3), ^ power, from the right (4),
  * & addition of a mixed number's fraction (5), # square root (6); % is written behind its operand.
@@ -15,8 +16,9 @@
 #include "data/check/chars.h"
 #include "data/check/exact.h"
 
-#define PI           1 /* The variable that \pi becomes. */
-#define NARROW       2 /* A narrow or fixed space: groups digits, or separates. */
+#define PI 1 /* The code that replaces \pi; it is a variable. */
+/* The code of a narrow or fixed space, which groups digits or separates. */
+#define NARROW       2
 #define N_POINTS     4
 #define MAX_EXPONENT 99999
 
@@ -24,7 +26,7 @@ typedef struct {
     const char *from, *to;
 } spelling;
 
-/* The first that matches counts. */
+/* The first row that matches counts. */
 static const spelling spellings[] = {
     {"\\left", ""},
     {"\\right", ""},
@@ -101,7 +103,7 @@ static const struct {
     int exponent;
 } scales[] = {{"hundred", 2}, {"thousand", 3}, {"million", 6}, {"billion", 9}, {"trillion", 12}};
 
-/* A text that grows within LT_EXPRESSION_BYTES. */
+/* A text of at most LT_EXPRESSION_BYTES that is being built. */
 typedef struct {
     char *data;
     size_t n;
@@ -118,10 +120,11 @@ static void put(line *to, const char *text, size_t n) {
     to->data[to->n] = 0;
 }
 
-/* Stage 1: one spelling for each sign. A 0 byte or other unknown text remains and fails later. */
+/* Stage 1: bring each sign to one spelling. A 0 byte or other unknown text remains and fails
+ * later. */
 static bool respell(char *out, const char *text, size_t n) {
     line to = {.data = out};
-    bool unwrap[LT_EXPRESSION_BYTES]; /* For each open brace, whether its wrapper vanishes. */
+    bool unwrap[LT_EXPRESSION_BYTES]; /* For each open brace, whether it is removed. */
     size_t depth = 0;
     out[0] = 0;
     for (size_t i = 0; i < n && !to.full;) {
@@ -147,7 +150,7 @@ static bool respell(char *out, const char *text, size_t n) {
         if (step == 0) {
             bool drop = false;
             if (text[i] >= 0 && text[i] < 32) {
-                return false; /* Control characters, our own codes among them. */
+                return false; /* Control characters; some of them are our own codes. */
             }
             if (text[i] == '{') {
                 if (depth == LT_EXPRESSION_BYTES) {
@@ -164,7 +167,7 @@ static bool respell(char *out, const char *text, size_t n) {
     }
     for (size_t i = 0; i < depth; i++) {
         if (unwrap[i]) {
-            return false; /* \boxed{4 is the beginning of some answer. */
+            return false; /* \boxed{4 is only the beginning of an answer. */
         }
     }
     for (size_t i = 0; i < to.n; i++) {
@@ -175,7 +178,7 @@ static bool respell(char *out, const char *text, size_t n) {
     return !to.full;
 }
 
-/* One argument of \frac at *at: {...} or one digit or letter. */
+/* Read one argument of \frac at *at: {...} or one digit or letter. */
 static bool argument(const char *text, size_t *at, size_t *begin, size_t *end) {
     int depth = 1;
     while (text[*at] == ' ') {
@@ -210,7 +213,7 @@ static bool all_digits(const char *text, size_t begin, size_t end) {
     return begin < end;
 }
 
-/* Does a whole number that may begin a mixed number end before text[at]? */
+/* Whether a whole number that may begin a mixed number ends before text[at]. */
 static bool whole_before(const char *text, size_t at) {
     while (at > 0 && text[at - 1] == ' ') {
         at--;
@@ -291,7 +294,7 @@ static bool mixed(char *text) {
     return !to.full;
 }
 
-/* One word of a unit in its standard spelling; *known: it is in the table. */
+/* Append one word of a unit in its standard spelling; *known: it is in the table. */
 static void unit_word(line *to, const char *word, size_t n, bool *known) {
     const size_t singular = n > 3 && word[n - 1] == 's' ? n - 1 : n;
     for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
@@ -309,7 +312,7 @@ static void unit_word(line *to, const char *word, size_t n, bool *known) {
     *known = false;
 }
 
-/* The standard spelling of a unit; "" when too long. *known: each word of it is in the table. */
+/* The standard spelling of a unit; *known: each word of it is in the table. */
 static void unit_standard(char out[LT_EXPRESSION_UNIT], const char *text, size_t n, bool *known) {
     char room[LT_EXPRESSION_BYTES];
     line to = {.data = room};
@@ -337,7 +340,7 @@ static void unit_standard(char out[LT_EXPRESSION_UNIT], const char *text, size_t
     out[to.n] = 0;
 }
 
-/* Stage 4: cut words after a number off the text. *exponent: that of a scale word among them. */
+/* Stage 4: remove the words after a number. *exponent: that of a scale word among them. */
 static void cut_unit(lt_expression *x, const lt_expression *like, int *exponent) {
     size_t n = strlen(x->text), from = n, begin;
     char unit[LT_EXPRESSION_UNIT];
@@ -391,7 +394,7 @@ static int precedence(char op) {
     return level[at - order];
 }
 
-/* The end of the number that begins at text[i], or i when it is none. Of 1.5e3, *exponent is 3 and
+/* The end of the number that begins at text[i], or i if none does. For 1.5e3, *exponent is 3 and
  * *mantissa the end of 1.5. */
 static size_t number_end(const char *text, size_t i, int *exponent, size_t *mantissa) {
     const size_t begin = i;
@@ -504,7 +507,7 @@ static bool token(yard *y, size_t *at, bool *wants) {
         return true;
     }
     (*at)++;
-    if (c == ' ' || (c == '&' && *wants)) { /* A fraction without a whole number. */
+    if (c == ' ' || (c == '&' && *wants)) { /* A fraction without a whole number before it. */
         return true;
     }
     if (lt_is_letter(c) || c == PI || c == '(' || c == '{' || c == '#') {
@@ -589,7 +592,7 @@ bool lt_expression_read(lt_expression *out, const char *text, size_t n, const lt
     return compile(out, exponent);
 }
 
-/* The value of a variable at a point: 21 to 31 bits. */
+/* The value of a variable at a drawn point: 21 to 31 bits. */
 static int64_t drawn(unsigned char variable, int point) {
     return (int64_t)((lt_rng_mix((uint64_t)variable * N_POINTS + (uint64_t)point) >> 33) |
                      (1u << 20));
@@ -614,7 +617,7 @@ static binary_op op_of(char op) {
     }
 }
 
-/* The value goes to stack[0]. False: it has none, or is too large. */
+/* Write the value at a point to stack[0]. False: there is none, or it is too large. */
 static bool evaluate(const lt_expression *x, int point, lt_exact *stack) {
     int n = 0;
     for (int i = 0; i < x->n_tokens; i++) {

@@ -8,10 +8,11 @@
  * UNITS   Words after a number: "90 km", "5 apples". Spellings of the common units are equal (km/h
  *         = kilometres per hour). A single letter with no space before it is a variable.
  * PERCENT A percent sign is part of the value, not a unit: 25% is 1/4 and is not 25.
- * EQUAL   Without variables by exact rationals. With variables at four drawn points: two different
+ * EQUAL   Without variables, values are compared as exact rationals. With variables, their values
+ * at four random points are compared: two different
  *         rational functions of degree at most 64 agree there with a probability below 1e-28. An
- *         expression that cannot be evaluated (\sqrt{2}, more than 8192 bits) equals only the same
- *         spelling. */
+ *         expression that cannot be evaluated (\sqrt{2}, more than 8192 bits) equals only an
+ *         expression of the same spelling. */
 #ifndef LT_DATA_CHECK_EXPRESSION_H
 #define LT_DATA_CHECK_EXPRESSION_H
 
@@ -27,7 +28,7 @@
 typedef struct {
     char op; /* '0' number, 'x' variable, or an operator; see the .c file. */
     unsigned char variable;
-    unsigned short begin, end; /* A number's digits in text. */
+    unsigned short begin, end; /* The digits of a number, in text. */
     int exponent;              /* Power of ten that a number is multiplied by. */
 } lt_expression_token;
 
@@ -45,11 +46,13 @@ typedef struct {
  * decides between a unit and a variable where both are possible. False: not an expression. */
 bool lt_expression_read(lt_expression *out, const char *text, size_t n, const lt_expression *like);
 
-/* Are the values equal? The units are compared by lt_expression_units. OOM is the only error. */
+/* Whether the values are equal. The units are compared by lt_expression_units. OOM is the only
+ * error. */
 LT_MUST_USE lt_err lt_expression_equal(bool *equal, const lt_expression *a, const lt_expression *b);
 
-/* Does the unit of an answer agree with that of the truth? The answer may have none. Where the
- * truth has none, the answer's must be a known unit; with `words`, it may be any one word. */
+/* Whether the unit of an answer agrees with that of the true answer. An answer may have none. If
+ * the true answer has none, the other must have a known unit; with `words`, it may be any one
+ * word. */
 bool lt_expression_units(const lt_expression *truth, const lt_expression *answer, bool words);
 
 #endif

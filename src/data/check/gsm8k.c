@@ -28,7 +28,7 @@ static size_t run_of(const char *text, size_t n, const char *set) {
     return i;
 }
 
-/* The first mark with a number behind it. */
+/* The number after the first mark that is followed by one. */
 static const char *strict(const char *text, size_t n, size_t *found_n) {
     const size_t mark_n = sizeof MARK - 1;
     for (size_t i = 0; i + mark_n < n; i++) {
@@ -43,7 +43,7 @@ static const char *strict(const char *text, size_t n, size_t *found_n) {
     return invalid(found_n);
 }
 
-/* The length of a match at the place; 0: none. */
+/* The length of the match at the beginning of the text; 0: none. */
 static size_t flexible_at(const char *text, size_t n) {
     const size_t sign = n > 0 && text[0] == '-';
     const size_t wide = run_of(text + sign, n - sign, "$0123456789.,");
@@ -64,7 +64,7 @@ static const char *flexible(const char *text, size_t n, size_t *found_n) {
     return found;
 }
 
-/* A text as it is compared, character by character: *at moves on. -1: its end. */
+/* Reads a text character by character, in the form in which it is compared. */
 typedef struct {
     const char *at, *end;
 } reader;
@@ -95,7 +95,7 @@ static int next(reader *r) {
     c = (unsigned char)*r->at++;
     skip(r);
     if (c == '.' && (r->at == r->end || (*r->at == '\n' && r->at + 1 == r->end))) {
-        return next(r); /* "\.$": also before a line's end that is the last. */
+        return next(r); /* "\.$" also matches before a newline that ends the text. */
     }
     return c >= 'A' && c <= 'Z' ? c + 32 : c;
 }

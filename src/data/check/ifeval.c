@@ -1,4 +1,4 @@
-/* ifeval.c: see ifeval.h. One table of instructions; each is a function of the response and its
+/* ifeval.c: see ifeval.h. One table of instructions; each has a function of the response and its
  * arguments. */
 #include "data/check/ifeval.h"
 
@@ -14,10 +14,10 @@
 #define MOST INT64_MAX
 #define LESS "less than" /* The other relation is "at least". */
 
-/* What a checker is given. */
+/* The arguments of a checker. */
 typedef struct {
     const json_t *arguments;
-    const lt_punkt *punkt; /* NULL: not there. */
+    const lt_punkt *punkt; /* NULL: its parameters are not available. */
     lt_ifeval_outcome out;
 } question;
 
@@ -31,7 +31,7 @@ static lt_err unknown(question *q) {
     return LT_OK;
 }
 
-/* ---- Arguments: those that are empty or 0 count as missing, as in the harness ---- */
+/* ---- Arguments (one that is empty or 0 counts as missing, as in the harness) ---- */
 
 static const char *text_of(const question *q, const char *key) {
     const char *text = json_string_value(json_object_get(q->arguments, key));
@@ -44,7 +44,8 @@ static bool number_of(const question *q, const char *key, int64_t *out) {
     return json_is_number(x) && *out > 0;
 }
 
-/* n "less than" or "at least" the threshold, by the arguments of these names. */
+/* Whether n is "less than" or "at least" a threshold; the names are those of the two
+ * arguments. */
 static lt_err compare(question *q, int64_t n, const char *threshold, const char *relation) {
     const char *how = text_of(q, relation);
     int64_t bound;
@@ -189,7 +190,8 @@ static lt_err number_paragraphs(question *q, lt_span s) {
     return answer(q, !p.blank_inside && p.n == wanted);
 }
 
-/* The first word of a paragraph up to its punctuation, in lower case: is it the wanted one? */
+/* Whether the first word of a paragraph, up to its punctuation and in lower case, is the wanted
+ * one. */
 static bool first_word_is(lt_span paragraph, const char *wanted) {
     lt_span word = paragraph;
     char *a, *b;
@@ -290,7 +292,7 @@ static lt_err constrained_response(question *q, lt_span s) {
     return answer(q, n > 0);
 }
 
-/* What stands between the asterisks is counted, if it is not blank. */
+/* Count a text between asterisks that is not blank. */
 static bool count_highlight(void *ctx, lt_span match) {
     *(int64_t *)ctx += lt_span_strip(lt_span_strip_char(match, '*')).n > 0;
     return true;
@@ -383,7 +385,7 @@ static lt_err two_responses(question *q, lt_span s) {
     return answer(q, n == 2 && !lt_span_same(said[0], said[1]));
 }
 
-/* Both in lower case: one begins, or ends, with the other. */
+/* Whether the response begins, or ends, with a text; both are compared in lower case. */
 static lt_err compare_lower(question *q, lt_span s, lt_span with, bool at_end) {
     size_t a_n = 0, b_n = 0;
     char *a = lt_span_lower(s, &a_n), *b = lt_span_lower(with, &b_n);
@@ -441,7 +443,7 @@ typedef struct {
 typedef struct {
     const char *name;
     lt_err (*check)(question *q, lt_span s);
-    argument_row arguments[ARGUMENTS_MAX]; /* Those that it reads. */
+    argument_row arguments[ARGUMENTS_MAX]; /* Those that the instruction reads. */
 } instruction;
 
 static const instruction instructions[] = {
@@ -568,7 +570,7 @@ lt_err lt_ifeval_line_check(const json_t *line) {
     return LT_OK;
 }
 
-/* A response of white space follows nothing. */
+/* A response that is only white space follows no instruction. */
 static lt_err ask(const instruction *i, question *q, lt_span s) {
     if (lt_span_strip(s).n == 0) {
         q->out = LT_IFEVAL_NO;

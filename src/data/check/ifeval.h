@@ -1,5 +1,5 @@
-/* ifeval.h: does a response follow an instruction? The checkers of IFEval (Zhou et al. 2023,
- * arXiv:2311.07911) by lm-evaluation-harness's rules (its task ifeval, version 4).
+/* ifeval.h: decides whether a response follows an instruction: the checkers of IFEval (Zhou et
+ * al. 2023, arXiv:2311.07911) by lm-evaluation-harness's rules (its task ifeval, version 4).
  *
  *     strict    the response follows it
  *     loose     it, or it without its first line, its last line or both, each also without
@@ -31,9 +31,9 @@ typedef struct {
  * null. FORMAT names a member of a wrong type; NOT_FOUND: no instruction has that name. */
 LT_MUST_USE lt_err lt_ifeval_line_check(const json_t *line);
 
-/* For a line that was checked. id: e.g. "punctuation:no_comma"; arguments: its kwargs, an object.
- * text: valid UTF-8. punkt may be NULL. NOT_FOUND: no instruction has that name; FORMAT: a keyword
- * is not a regular expression. */
+/* Call it for a line that has been checked. id: e.g. "punctuation:no_comma"; arguments: its
+ * kwargs, an object. text: valid UTF-8. punkt may be NULL. NOT_FOUND: no instruction has that
+ * name; FORMAT: a keyword is not a regular expression. */
 LT_MUST_USE lt_err lt_ifeval_check(lt_ifeval_verdict *out, const char *id, const json_t *arguments,
                                    const char *text, size_t n, const lt_punkt *punkt);
 

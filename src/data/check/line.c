@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "data/check/checker.h"
 
-/* The text of answer i, or NULL where it has another type. */
+/* The text of answer i, or NULL if it has another type. */
 static const json_t *text_of(const json_t *line, size_t i) {
     const json_t *many = json_object_get(line, "completions"), *messages, *last;
     const json_t *one = json_object_get(line, "completion"), *content;
@@ -48,7 +48,7 @@ static lt_err count_answers(int *n, const json_t *line) {
     return LT_OK;
 }
 
-/* The class of an answer, a new one if it is equal to none before. */
+/* Find the class of an answer, a new one if it equals no earlier answer. */
 static lt_err classify(lt_check_verdict *v, lt_checker **classes, lt_check_kind kind,
                        const char *answer, size_t n, unsigned allowed, bool right) {
     bool same = false;
@@ -62,7 +62,7 @@ static lt_err classify(lt_check_verdict *v, lt_checker **classes, lt_check_kind 
     if (kind == LT_CHECK_REGEX ||
         lt_checker_open(&classes[v->n_classes], kind, answer, n) != LT_OK) {
         if (n >= LT_CHECK_GOLD_BYTES) {
-            return LT_OK; /* Too long for any vote. */
+            return LT_OK; /* It is too long to vote. */
         }
         LT_TRY(lt_checker_open(&classes[v->n_classes], LT_CHECK_TEXT, answer, n));
     }

@@ -1,4 +1,4 @@
-/* line.h: judges the answers of one JSON object: those that models gave to a problem of `lateen
+/* line.h: judges the answers in one JSON object: those that models gave to a problem of `lateen
  * data make`, or of any file with the members
  *
  *     answer       the true answer                     checker   number, list, text, choice, regex
@@ -18,9 +18,9 @@
 #include "lateen/base.h"
 
 typedef struct {
-    int n;                                 /* Answers, at least 1. */
+    int n;                                 /* Number of answers, at least 1. */
     bool right[LT_SCORE_ANSWERS];          /* (n) */
-    lt_answer_mark mark[LT_SCORE_ANSWERS]; /* (n) how each was found; NONE: not at all. */
+    lt_answer_mark mark[LT_SCORE_ANSWERS]; /* (n) how each was found; NONE: it was not. */
     int n_right, n_found;
     int n_classes; /* Number of classes of equal answers. */
     int counts[LT_SCORE_ANSWERS];

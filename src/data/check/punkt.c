@@ -23,7 +23,7 @@ enum { BEG_UC = 2, MID_UC = 4, UNK_UC = 8, BEG_LC = 16, MID_LC = 32, UNK_LC = 64
 #define ANY_UC (BEG_UC | MID_UC | UNK_UC)
 #define ANY_LC (BEG_LC | MID_LC | UNK_LC)
 
-/* Characters that cannot be within words, but for spaces. */
+/* Characters that cannot be within words, other than spaces. */
 #define NON_WORD   "[)\";}\\]*:@'({\\[\\x{2018}\\x{2019}\\x{201c}\\x{201d}\\x{ab}\\x{bb}?!]"
 #define MULTI      "(?:-{2,}|\\.{2,}|(?:\\.\\s){2,}\\.)"
 #define WORD_START "[^(\"`{\\[:;&#*@)}\\]\\-,]"
@@ -32,13 +32,13 @@ enum { BEG_UC = 2, MID_UC = 4, UNK_UC = 8, BEG_LC = 16, MID_LC = 32, UNK_LC = 64
           "))|\\S"
 
 typedef struct {
-    uint64_t hash; /* 0: free. */
+    uint64_t hash; /* 0: an empty slot. */
     int64_t value;
 } row;
 
 struct lt_punkt {
     row *rows;
-    size_t n, room; /* room: a power of two. */
+    size_t n, room; /* room is a power of two. */
 };
 
 /* ---- The table ---- */
@@ -88,7 +88,7 @@ static int64_t get(const lt_punkt *p, char kind, const char *text, size_t n) {
     return 0;
 }
 
-/* A line each; with a value, behind the last tab. */
+/* Read a file with one text on each line. value: a number follows its last tab. */
 static lt_err read_file(lt_punkt *p, const char *folder, const char *name, char kind, bool value) {
     char path[LT_PATH_BYTES], *text = NULL;
     size_t n = 0;
@@ -143,7 +143,7 @@ typedef struct {
     lt_span word;
     char *type; /* In lower case; numbers are ##number##. */
     size_t type_n;
-    bool ends, abbreviation, ellipsis; /* ends: a sentence. */
+    bool ends, abbreviation, ellipsis; /* ends: it ends a sentence. */
     bool stop;                         /* Its last character is a full stop. */
 } word;
 
@@ -196,12 +196,12 @@ static size_t bare_n(const word *w) {
     return w->type_n > 1 && w->type[w->type_n - 1] == '.' ? w->type_n - 1 : w->type_n;
 }
 
-/* ... if that ends a sentence. */
+/* The same, if the full stop ends a sentence. */
 static size_t unless_end_n(const word *w) {
     return w->ends ? bare_n(w) : w->type_n;
 }
 
-/* What the word alone says. */
+/* Decide what can be decided from the word alone. */
 static lt_err look_at(const lt_punkt *p, word *w) {
     char *lower;
     const char *dash;
@@ -236,7 +236,7 @@ static bool first_is_large(const word *w) {
     return matches("^\\p{Lu}", w->word);
 }
 
-/* Does the word begin a sentence, by its first letter? */
+/* Whether the word begins a sentence, judged by its first letter. */
 static belief begins(const lt_punkt *p, const word *w) {
     const int64_t seen = get(p, CONTEXT, w->type, unless_end_n(w));
     if (is_one_of(w->word, ";:,.!?")) {
@@ -258,7 +258,7 @@ static bool are_collocated(const lt_punkt *p, const word *a, const word *b) {
     return n > 0 && n < (int)sizeof pair && get(p, COLLOCATION, pair, (size_t)n) != 0;
 }
 
-/* What the next word says of it. */
+/* Decide the rest from the next word. */
 static void look_behind(const lt_punkt *p, word *w, const word *next) {
     const bool initial = matches("^[^\\W\\d]\\.$", w->word);
     belief next_begins;
@@ -288,7 +288,7 @@ static void look_behind(const lt_punkt *p, word *w, const word *next) {
     }
 }
 
-/* Does a sentence end in the text, with a word behind it? */
+/* Whether a sentence ends in the text, with a word after it. */
 static lt_err has_end(const lt_punkt *p, lt_span text, bool *found) {
     context *c = calloc(1, sizeof *c);
     lt_span rest = text, line;
@@ -329,8 +329,8 @@ typedef struct {
     const lt_punkt *p;
     lt_span text;
     size_t last;    /* Where the current sentence begins. */
-    size_t realign; /* Bytes at its beginning that belong to the one before. */
-    bool has;       /* A sentence has not been passed on yet. */
+    size_t realign; /* Bytes at its beginning that belong to the previous one. */
+    bool has;       /* A sentence has not yet been passed on. */
     size_t from, to;
     lt_err (*each)(void *ctx, lt_span sentence);
     void *ctx;
@@ -363,7 +363,7 @@ static size_t spaces_at(lt_span s) {
     return s.n - lt_span_strip_left(s).n;
 }
 
-/* Fill in what follows a full stop at c->at; false: a sentence cannot end there. */
+/* Set the fields for the text after a full stop at c->at; false: a sentence cannot end there. */
 static bool look_ahead(const splitter *s, candidate *c) {
     const lt_span behind = from(s, c->at + 1);
     const size_t punctuation = non_word_at(behind), spaces = spaces_at(behind);

@@ -19,7 +19,8 @@ void lt_punkt_close(lt_punkt *p); /* Accepts NULL. */
 LT_MUST_USE lt_err lt_punkt_each(const lt_punkt *p, lt_span text,
                                  lt_err (*each)(void *ctx, lt_span sentence), void *ctx);
 LT_MUST_USE lt_err lt_punkt_count(const lt_punkt *p, lt_span text, int64_t *sentences);
-/* How many of the words of the text are written in capitals: str.isupper of word_tokenize. */
+/* Number of words of the text that are in capitals: those of word_tokenize for which str.isupper
+ * is true. */
 LT_MUST_USE lt_err lt_punkt_count_capital(const lt_punkt *p, lt_span text, int64_t *words);
 
 #endif

@@ -51,7 +51,7 @@ static const struct {
     {"(?i) ('t)(was)\\b", " $1 $2 "},
 };
 
-/* str.isupper: letters of which none is small. */
+/* str.isupper: there are letters, and none is lower-case. */
 static bool count_capital(void *ctx, lt_span word) {
     int64_t n = 0;
     if (lt_re_count(&n, "(?s)^[^\\p{Ll}\\p{Lt}]*\\p{Lu}[^\\p{Ll}\\p{Lt}]*\\z", word, 0, 1) ==

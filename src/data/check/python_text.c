@@ -34,7 +34,8 @@ lt_err lt_re_each(const char *pattern, lt_span text, unsigned flags,
     pcre2_match_context *limits = pcre2_match_context_create(NULL);
     lt_err err = LT_OK;
 
-    pattern = pattern != NULL ? pattern : "("; /* No text: refused like a wrong one. */
+    /* Without a pattern, one that does not compile is used. */
+    pattern = pattern != NULL ? pattern : "(";
     LT_TRY_DONE(compile(&re, pattern, flags));
     data = pcre2_match_data_create_from_pattern(re, NULL);
     if (data == NULL || limits == NULL) {
@@ -55,7 +56,7 @@ lt_err lt_re_each(const char *pattern, lt_span text, unsigned flags,
             break;
         }
         at = v[1];
-        if (v[1] == v[0]) { /* Empty: go on behind the next character. */
+        if (v[1] == v[0]) { /* An empty match: continue after the next character. */
             do {
                 at++;
             } while (at < text.n && ((unsigned char)text.data[at] & 0xC0) == 0x80);
@@ -77,7 +78,7 @@ lt_err lt_re_replace(char **out, size_t *n, const char *pattern, const char *rep
     lt_err err = LT_OK;
 
     LT_TRY_DONE(compile(&re, pattern, 0));
-    do { /* Again with the room that it says it needs. */
+    do { /* Repeated with the size that PCRE2 asks for. */
         char *more = realloc(made, room + 1);
         if (more == NULL) {
             LT_FAIL_DONE(LT_ERR_OOM, "a text of %zu bytes", (size_t)room);
@@ -119,7 +120,7 @@ lt_err lt_re_count(int64_t *out, const char *pattern, lt_span text, unsigned fla
     return LT_OK;
 }
 
-/* Bytes of the white space that the text begins with: what str.isspace takes. */
+/* Bytes of the white space, as str.isspace defines it, at the beginning of the text. */
 static size_t space_at(const char *s, size_t n) {
     const unsigned char *u = (const unsigned char *)s;
     if (n > 0 && ((u[0] >= 0x09 && u[0] <= 0x0D) || (u[0] >= 0x1C && u[0] <= 0x20))) {

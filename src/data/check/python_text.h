@@ -14,7 +14,7 @@ typedef struct {
     size_t n;
 } lt_span;
 
-/* Flags of re that are used; . does not match \n, as in Python. */
+/* The flags of re that are needed; . does not match \n, as in Python. */
 #define LT_RE_CASELESS  1u
 #define LT_RE_MULTILINE 2u
 
@@ -38,7 +38,7 @@ lt_span lt_span_strip_char(lt_span s, char c);
 bool lt_span_begins(lt_span s, lt_span with);
 bool lt_span_ends(lt_span s, lt_span with);
 bool lt_span_same(lt_span a, lt_span b);
-/* s.split(by)[i] of a text; the next part of *rest, false at the end. */
+/* The next element of rest.split(by), which is removed from *rest; false at the end. */
 bool lt_span_split(lt_span *rest, lt_span by, lt_span *part);
 /* str.lower(); malloc'ed. NULL: out of memory. */
 char *lt_span_lower(lt_span s, size_t *n);

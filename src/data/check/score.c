@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 
-/* C(n, k); 0 where k > n. */
+/* C(n, k); 0 if k > n. */
 static double choose(int n, int k) {
     double ways = k <= n ? 1 : 0;
     for (int i = 1; i <= k && k <= n; i++) {
@@ -25,8 +25,8 @@ double lt_score_pass(int n, int right, int k) {
     return 1 - choose(n - right, k) / choose(n, k);
 }
 
-/* Add a class of `count` answers, of which up to m may be chosen, to ways (rest + 1, ties + 1). In
- * place: a cell reads cells of fewer answers, which come later. */
+/* Add a class of `count` answers, of which up to m may be chosen, to ways (rest + 1, ties + 1).
+ * This is done in place: a cell needs cells of fewer answers, which are updated later. */
 static void add_class(double *ways, int rest, int ties, int count, int m) {
     const int width = ties + 1;
     double some[LT_SCORE_ANSWERS + 1];
@@ -47,7 +47,7 @@ static void add_class(double *ways, int rest, int ties, int count, int m) {
     }
 }
 
-/* Subsets of k that class j wins with m members, ties weighed. */
+/* Number of subsets of k answers that class j wins with m members; a tie counts as a fraction. */
 static double wins(double *ways, const int *counts, int n_classes, int voteless, int j, int m,
                    int k) {
     const int rest = k - m, ties = rest / m;

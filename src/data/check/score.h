@@ -7,7 +7,8 @@
 
 #include "lateen/base.h"
 
-#define LT_SCORE_ANSWERS 512 /* Most of one problem: the number of subsets fits a double. */
+/* Most answers to one problem; the number of subsets fits a double. */
+#define LT_SCORE_ANSWERS 512
 
 /* The probability that one of k answers is right: 1 - C(n - right, k) / C(n, k). Chen et al. 2021,
  * arXiv:2107.03374. 0 <= right <= n, 1 <= k <= n <= LT_SCORE_ANSWERS. */

@@ -35,12 +35,12 @@ static void sides(lt_page_text *t, lt_num a, lt_num b, lt_num c, lt_num d) {
     line(t, c, d);
 }
 
-/* A number as an operand: -3 in brackets. */
+/* Append a number as an operand: -3 in brackets. */
 static void operand(lt_page_text *t, lt_num x) {
     lt_say(t, x < 0 ? "(%lld)" : "%lld", x);
 }
 
-/* A number that is not 0, of at most so large a size. */
+/* Draw a number that is not 0 and whose size is at most `most`. */
 static lt_num some(lt_rng *r, lt_num most) {
     const lt_num x = lt_between(r, 1, most);
     return lt_pick(r, 2) == 0 ? -x : x;

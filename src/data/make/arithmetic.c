@@ -55,7 +55,7 @@ static void key_sorted(lt_draft *d) {
     }
 }
 
-/* Operands of sums and differences. */
+/* Draw the operands of sums and differences. */
 static void draw_terms(lt_draft *d, lt_rng *r) {
     static const int low[] = {1, 2, 3, 4, 6}, high[] = {2, 3, 4, 6, 9};
     const int at = d->level - 1;
@@ -71,7 +71,7 @@ static void draw_add(lt_draft *d, lt_rng *r) {
     key_sorted(d);
 }
 
-/* Below level 2 nothing is negative. */
+/* Below level 2 no number is negative. */
 static void draw_subtract(lt_draft *d, lt_rng *r) {
     draw_terms(d, r);
     if (d->v[A] < d->v[B] && (d->level < 2 || lt_pick(r, 2) == 0)) {
@@ -147,7 +147,7 @@ static lt_num power_of_ten(int n) {
     return power;
 }
 
-/* The place of the first digit of a: 2 of 345. */
+/* The power of ten of the first digit of a: 2 for 345. */
 static int first_place(lt_num a) {
     int place = 0;
     while (power_of_ten(place + 1) <= a) {
@@ -156,7 +156,8 @@ static int first_place(lt_num a) {
     return place;
 }
 
-/* a * digit by the digits of a: "300 * 6 = 1800, 40 * 6 = 240, 1800 + 240 = 2040." */
+/* Write a * digit, one digit of a at a time: "300 * 6 = 1800, 40 * 6 = 240, 1800 + 240 =
+ * 2040." */
 static void times_digit(lt_page_text *t, lt_num a, lt_num digit) {
     lt_num sum = 0;
     for (int place = first_place(a); place >= 0; place--) {
@@ -199,7 +200,7 @@ static void write_multiply(const lt_draft *d, lt_page *p, lt_rng *r) {
     lt_say(&p->answer, "%lld", sum);
 }
 
-/* v[A] / v[B]: a divisor and a quotient of this many digits. */
+/* Draw v[A] / v[B]; the level gives the number of digits of divisor and quotient. */
 static void draw_quotient(lt_draft *d, lt_rng *r, bool exact) {
     static const int divisor[] = {1, 1, 2, 2, 3}, low[] = {2, 3, 2, 3, 3}, high[] = {3, 4, 3, 4, 4};
     const int at = d->level - 1;

@@ -1,4 +1,4 @@
-/* file.c: a range of problems as a file.
+/* file.c: writes a range of problems to a file.
  *
  * The range is cut into jobs of JOB_PROBLEMS. A round makes some jobs on all threads and writes
  * them in order. The text does not depend on the number of threads, because problem i is a function
@@ -30,7 +30,7 @@ typedef struct {
     lt_failure failure;
 } job;
 
-/* Open addressing; 0 is an empty place. */
+/* A hash table with open addressing; 0 is an empty slot. */
 typedef struct {
     uint64_t *keys;
     size_t n, room; /* room is a power of two. */

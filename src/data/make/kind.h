@@ -18,13 +18,13 @@
 #include "base/rng.h"
 #include "lateen/make.h"
 
-typedef long long lt_num; /* Every number of a problem, so that %lld prints it. */
+typedef long long lt_num; /* The type of every number of a problem, so that %lld prints it. */
 
 #define LT_DRAFT_VALUES 64
 
 typedef struct {
     int level;
-    lt_num v[LT_DRAFT_VALUES];   /* The parameters; their meaning is the task's. */
+    lt_num v[LT_DRAFT_VALUES];   /* The parameters; each task defines their meaning. */
     lt_num key[LT_DRAFT_VALUES]; /* The first n_key are hashed. */
     int n_key;
 } lt_draft;
@@ -55,7 +55,8 @@ typedef struct {
     int n_tasks;
 } lt_kind;
 
-/* The kinds: a file each, and what it makes. "all" takes them in this order. */
+/* The kinds: each has a file, and a text that says what it makes. "all" takes them in this
+ * order. */
 #define LT_KIND_MAP(X)                                                                             \
     X(arithmetic, "whole numbers of up to nine digits, expressions with brackets, fractions")      \
     X(algebra, "linear equations, systems of two, quadratic equations with whole roots")           \
@@ -67,7 +68,7 @@ typedef struct {
 #define LT_KIND_DECLARE(name, summary) extern const lt_kind lt_kind_##name;
 LT_KIND_MAP(LT_KIND_DECLARE)
 
-/* Append to a text. lt_say is printf; lt_put is a plain text. */
+/* Append to a text. lt_say formats like printf; lt_put appends a plain text. */
 void lt_say(lt_page_text *t, const char *format, ...) LT_PRINTF(2, 3);
 void lt_put(lt_page_text *t, const char *text);
 
@@ -84,8 +85,9 @@ typedef struct {
 
 void lt_fill(lt_page_text *t, const char *template, const lt_slots *s);
 
-/* One member "name": value of the parameters. These functions put the commas between members.
- * lt_param_begin puts the name and `open`, and the caller writes the rest of the value. */
+/* Append one member "name": value to the parameters. These functions write the commas between
+ * members. lt_param_begin writes the name and `open`, and the caller writes the rest of the
+ * value. */
 void lt_param_begin(lt_page *p, const char *name, const char *open);
 void lt_param(lt_page *p, const char *name, lt_num value);
 void lt_param_text(lt_page *p, const char *name, const char *value);
@@ -97,24 +99,25 @@ lt_fraction lt_fraction_add(lt_fraction a, lt_fraction b);
 lt_fraction lt_fraction_sub(lt_fraction a, lt_fraction b);
 lt_fraction lt_fraction_mul(lt_fraction a, lt_fraction b);
 lt_fraction lt_fraction_div(lt_fraction a, lt_fraction b);
-lt_num lt_gcd(lt_num a, lt_num b);                    /* At least 0. */
-bool lt_fraction_ends(lt_fraction q);                 /* Is it a decimal of at most six places? */
-void lt_put_decimal(lt_page_text *t, lt_fraction q);  /* 2.5 if it ends, else 7/3. */
+lt_num lt_gcd(lt_num a, lt_num b); /* At least 0. */
+/* Whether it is a decimal of at most six places. */
+bool lt_fraction_ends(lt_fraction q);
+void lt_put_decimal(lt_page_text *t, lt_fraction q);  /* 2.5 if it ends, otherwise 7/3. */
 void lt_put_fraction(lt_page_text *t, lt_fraction q); /* 5/2; 3 */
 
-/* Draws. */
+/* ---- Random draws ---- */
 lt_num lt_between(lt_rng *r, lt_num low, lt_num high); /* Both ends included. */
 lt_num lt_digits(lt_rng *r, int n);                    /* A number of n digits, uniform. */
 int lt_pick(lt_rng *r, int n);                         /* 0 .. n - 1 */
 void lt_distinct(lt_rng *r, int n, int of, int *out);  /* n different numbers below of <= 64. */
 
-/* v = n, then n different numbers below of; the key is all of them. */
+/* Set v to n and n different numbers below `of`; the key is all of them. */
 void lt_draw_distinct(lt_draft *d, lt_rng *r, int n, int of);
 
 /* Take the first n values as the key. */
 void lt_key(lt_draft *d, int n);
 
-/* Words. */
+/* ---- Words ---- */
 #define LT_N_NAMES 40
 extern const char *const lt_names[LT_N_NAMES];
 

@@ -2,8 +2,8 @@
  * the end perhaps the sum, the count or the largest. Each step shows the list that an operation
  * makes.
  *
- * An operation is a row: its sentence, and a function. The key is the list and the
- * operations; what is asked in the end does not count. */
+ * An operation is a row of a table: a sentence and a function. The key is the list and the
+ * operations; the question at the end does not count. */
 #include <string.h>
 
 #include "base/error.h"
@@ -140,7 +140,7 @@ static void running_sums(list *l, lt_num a) {
     }
 }
 
-/* Sorted by the lowest level that uses the row; see in_use. */
+/* In the order of the lowest level that uses the row; see in_use. */
 static const operation operations[] = {
     {"sort_up", "Sort it in increasing order", 0, 0, false, sort_up},
     {"reverse", "Reverse it", 0, 0, false, reverse},
@@ -226,7 +226,7 @@ static void draw_program(lt_draft *d, lt_rng *r) {
             p.l.n = o->place && p.ops[2 * i + 1] >= p.l.n ? 0 : p.l.n;
             o->run(&p.l, p.ops[2 * i + 1]);
         }
-    } while (p.l.n < 2); /* Something must be left, at every step. */
+    } while (p.l.n < 2); /* Every step must leave something. */
 }
 
 static void show(lt_page_text *t, const list *l) {

@@ -2,7 +2,7 @@
  * tells the truth, who owns what, and what follows from statements about classes.
  *
  * The key holds the names and the facts, in an order that does not depend on how they are listed;
- * the list's order, the property that is compared and the question do not count. */
+ * the order of listing, the property that is compared and the question do not count. */
 #include <stdio.h>
 #include <string.h>
 
@@ -247,9 +247,10 @@ static unsigned truth_of(const lt_num *said, int n) {
     return count == 1 ? found : 0;
 }
 
-/* Suppose that the first person is truthful or not, and follow what was said. Each new conclusion,
- * or the contradiction at the end, is a line of t unless t is NULL. Returns 1 if all are known and
- * consistent, -1 at a contradiction, and 0 if the statements do not determine everyone. */
+/* Suppose that the first person is truthful or not, and draw conclusions from what was said. Each
+ * new conclusion, or the contradiction at the end, is a line of t unless t is NULL. Returns 1 if
+ * all are known and consistent, -1 at a contradiction, and 0 if the statements do not determine
+ * everyone. */
 static int follow(const lt_num *said, const lt_num *who, int n, bool first, lt_page_text *t) {
     int known[MAX_PEOPLE]; /* 1 truthful, 0 not, -1 unknown */
     bool used[MAX_PEOPLE] = {false};
@@ -261,7 +262,8 @@ static int follow(const lt_num *said, const lt_num *who, int n, bool first, lt_p
         moved = false;
         for (int i = 0; i < n; i++) {
             const int form = (int)said[i] / 8, other = (int)said[i] % 8;
-            /* "We are the same" is true of a truthful other, whoever says it. */
+            /* If anybody, truthful or not, says "we are the same", then the other person is
+             * truthful. */
             const bool self = form >= SAME;
             int value;
             if (used[i] || (!self && known[i] < 0)) {
@@ -453,7 +455,7 @@ static void draw_match(lt_draft *d, lt_rng *r) {
     d->v[63] = n_facts;
     by_name(d, order);
     d->n_key = 1; /* n */
-    /* For each person: the thing that is theirs, and which things are denied. */
+    /* For each person: the thing that he or she owns, and the things that the facts exclude. */
     for (int k = 0; k < n; k++) {
         const int i = order[k];
         lt_num denied = 0;
@@ -529,7 +531,7 @@ static void write_follows(const lt_draft *d, lt_page *p, lt_rng *r) {
         lt_say(&p->question, "All %s are %s. ", a, b);
         lt_say(&p->problem, "%s[\"%s\", \"%s\"]", i > 0 ? ", " : "", a, b);
     }
-    /* The conclusion joins classes at least two apart. */
+    /* The conclusion is about classes that are at least two apart. */
     low = lt_pick(r, n - 2);
     high = low + 2 + lt_pick(r, n - low - 2);
     lt_put(&p->question, "Which conclusion follows?");
@@ -537,7 +539,7 @@ static void write_follows(const lt_draft *d, lt_page *p, lt_rng *r) {
     lt_param_begin(p, "choices", "[");
     for (int c = 0; c < 4; c++) {
         int a = low, b = high;
-        if (c != right) { /* The wrong way round. */
+        if (c != right) { /* A wrong conclusion has the classes the wrong way round. */
             do {
                 b = lt_pick(r, n - 1);
                 a = b + 1 + lt_pick(r, n - b - 1);

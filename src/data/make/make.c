@@ -1,4 +1,4 @@
-/* make.c: from an index to a problem and to a line of JSON; see include/lateen/make.h. */
+/* make.c: makes the problem of an index, and a line of JSON of it; see include/lateen/make.h. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,9 @@
 #define STEPS_BYTES    16384
 #define ANSWER_BYTES   1024
 #define PROBLEM_BYTES  4096
-#define LINE_BYTES     65536 /* Each byte of the texts takes at most two. */
-#define MAX_ATTEMPTS   4000  /* One of LT_MAKE_ONE_IN is held out: 1e-89 that none is found. */
+#define LINE_BYTES     65536 /* Each byte of the texts takes at most two bytes. */
+/* One in LT_MAKE_ONE_IN is held out: none is found with a probability of 1e-89. */
+#define MAX_ATTEMPTS 4000
 
 static const lt_kind *const kinds[] = {
 #define KIND_ROW(name, summary) &lt_kind_##name,

@@ -2,7 +2,7 @@
  * ...) and questions about several words. Each step shows the text that an operation makes.
  *
  * Words are made of random syllables, so they are new to a model. The key is the text and the
- * operations; what is asked in the end does not count. */
+ * operations; the question at the end does not count. */
 #include <string.h>
 
 #include "base/error.h"
@@ -141,7 +141,7 @@ static const struct {
                 {"length", "How many letters does the result have?"},
                 {"vowels", "How many vowels does the result have?"}};
 
-/* A word of n letters that can be said: consonants and vowels take turns. */
+/* Draw a pronounceable word of n letters: consonants and vowels alternate. */
 static void draw_word(lt_num *out, lt_rng *r, int n) {
     static const char vowels[] = "aeiou", consonants[] = "bcdfghjklmnprstvwyz";
     const int first = lt_pick(r, 3) == 0;
@@ -167,7 +167,7 @@ static void program_of(program *p, const lt_draft *d) {
     p->end = (int)p->ops[3 * p->n_ops];
 }
 
-/* The operands: a number, or letters of which the first occurs in the word. */
+/* Draw the operands: a number, or letters of which the first occurs in the word. */
 static void draw_operation(lt_num out[3], lt_rng *r, const text *t, int level) {
     const operation *o;
     out[0] = lt_pick(r, in_use[level - 1]);
@@ -208,7 +208,7 @@ static void draw_letters(lt_draft *d, lt_rng *r) {
                 operations[v[0]].run(&p.t, v[1], v[2]);
             }
         }
-    } while (p.t.n < 2 || p.t.n > 24); /* Something must be left, at every step. */
+    } while (p.t.n < 2 || p.t.n > 24); /* Every step must leave something. */
     lt_key(d, 2 + n + 3 * n_ops);
 }
 

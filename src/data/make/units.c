@@ -1,9 +1,9 @@
 /* units.c: conversions of units, rates, percentages, and word problems about prices, shares,
  * recipes and work.
  *
- * A task has a row for each thing that can be asked: its level, how its numbers are drawn,
- * wordings and steps. The wordings and steps are templates (lt_fill). The key is the row and its
- * numbers; persons and things do not count. */
+ * A task has a table with a row for each kind of question: its level, how its numbers are drawn,
+ * its wordings and steps. The wordings and steps are templates (lt_fill). The key is the row and
+ * its numbers; persons and things do not count. */
 #include <string.h>
 
 #include "base/error.h"
@@ -14,12 +14,12 @@
 typedef struct {
     const char *name;
     int level_min, level_max;
-    int n; /* Numbers drawn. */
+    int n; /* How many numbers are drawn. */
     lt_num low[4], high[4], step[4];
     bool (*solve)(lt_fraction x[8]);
     const char *given; /* Letters of the numbers that the question states. */
     int answer;        /* Index of the result. */
-    const char *unit;  /* Written behind it. */
+    const char *unit;  /* Unit of the result, written after it. */
     const char *words[3];
     const char *steps;
 } row;
@@ -385,7 +385,7 @@ static const row shares[] = {
 };
 /* clang-format on */
 
-/* CONVERSIONS: v becomes v * n / d. scale: v is drawn in this many parts of one. */
+/* CONVERSIONS: v becomes v * n / d. v is drawn as a multiple of 1 / scale. */
 typedef struct {
     int level_min, level_max;
     const char *from, *to, *fact;
