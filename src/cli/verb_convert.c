@@ -185,8 +185,8 @@ static lt_err open_source(lt_model **out, char **owner, const char *from, const 
     LT_TRY(base_of(owner, from, base));
     LT_TRY(open_merged(out, from, *owner));
     LT_TRY(lt_path_join(path, from, "tokenizer.json"));
-    if (lt_lora_is_folder(from) &&
-        lt_file_exists(path)) { /* With the template with which the adapters were trained. */
+    /* With the template with which the adapters were trained. */
+    if (lt_lora_is_folder(from) && lt_file_exists(path)) {
         free(*owner);
         *owner = strdup(from);
         LT_TRY(*owner != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "name of a model"));

@@ -166,8 +166,8 @@ static lt_err scan_key(cursor *c, literal *key) {
 
 /* Validate and skip a value of any kind. */
 static lt_err scan_value(cursor *c) {
-    uint64_t objects[LT_JSON_LINE_DEPTH / 64 + 1] = {
-        0}; /* Bit d: level d is an object, not an array. */
+    /* Bit d: level d is an object, not an array. */
+    uint64_t objects[LT_JSON_LINE_DEPTH / 64 + 1] = {0};
     size_t depth = 0;
     literal key;
 

@@ -131,8 +131,8 @@ static lt_err apply(lt_point_result *r, const lesson *l) {
     LT_TRY(lt_plan_stack_find(&base, own->gpu, "default"));
     take(own, &base);
     lt_plan_stack_family(family, own->name);
-    for (int pass = 0; pass < 2;
-         pass++) { /* The family's fit comes first, and the stack's own overrides it. */
+    /* The family's fit comes first, and the stack's own overrides it. */
+    for (int pass = 0; pass < 2; pass++) {
         for (size_t k = 0; k < l->n_fits; k++) {
             if (strcmp(l->fits[k].stack.name, pass == 0 ? family : own->name) == 0) {
                 take(own, &l->fits[k].stack);

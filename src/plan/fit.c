@@ -274,8 +274,8 @@ lt_err lt_plan_fit_rows(const lt_points *p, const char *const *ids, size_t n_ids
         f->anchor[f->n_anchors++] = row;
     }
     LT_TRY_DONE(add_families(list, &n));
-    for (int pass = 0; pass < 2;
-         pass++) { /* Families are fitted first, because they are the centre of their releases. */
+    /* Families are fitted first, because they are the centre of their releases. */
+    for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < n; i++) {
             if (is_release(&list[i].stack) == (pass == 1)) {
                 LT_TRY_DONE(fit_with_centre(list, n, &list[i], jobs));

@@ -57,10 +57,9 @@ typedef struct {
     double tp_s, cp_s, ep_s;             /* Total time of the collectives. */
     double tp_gather_s;                  /* The gathers' part of tp_s. */
     double flops, kernels, host_kernels; /* host_kernels: those that no CUDA graph launches. */
-    double syncs,
-        /* How often the host waits for the GPU's counts, and the time that the GPU then waits for
-         * the host. */
-        stall_s;
+    /* How often the host waits for the GPU's counts, and the time that the GPU then waits for the
+     * host. */
+    double syncs, stall_s;
 } lt_plan_work;
 
 typedef struct {

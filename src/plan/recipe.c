@@ -40,8 +40,8 @@ static bool try_all(char *out, size_t bytes, const char *folder, const char *nam
         return false;
     }
     exe[n] = 0;
-    for (int up = 0; up < 4;
-         up++) { /* From build/lateen, build/asan/lateen or build/tests/unit/plan/test_x. */
+    /* From build/lateen, build/asan/lateen or build/tests/unit/plan/test_x. */
+    for (int up = 0; up < 4; up++) {
         char *slash = strrchr(exe, '/');
         if (slash == NULL) {
             return false;

@@ -27,9 +27,8 @@ typedef struct {
     const lt_job_choice *from; /* The choice that owns the row. */
     int64_t row;
     int64_t place; /* Position in the choice's draft. */
-    bool on_device,
-        /* leads: the row belongs to it; otherwise it forks from the choice that owns the row. */
-        leads;
+    /* leads: the row belongs to it; otherwise it forks from the choice that owns the row. */
+    bool on_device, leads;
     lt_sampler_args args;
     lt_pick pick;
     lt_err err;
@@ -42,10 +41,11 @@ typedef struct {
     /* The choice's next token is chosen from it; otherwise it gives the log-probability of the
      * prompt's token at position + 1. */
     bool next;
-    bool draft;     /* Its token is one of a draft. */
-    bool verifies;  /* The device chooses from it for a choice that has a draft. */
-    bool on_device, /* On the device, */
-        late;       /* after the tokens of the previous step are known. */
+    bool draft;    /* Its token is one of a draft. */
+    bool verifies; /* The device chooses from it for a choice that has a draft. */
+    /* on_device: the token is chosen on the device; late: after the tokens of the previous step are
+     * known. */
+    bool on_device, late;
 } lt_wanted;
 
 /* Another draft of a choice in this step: see step_branch.c. */
@@ -222,10 +222,10 @@ struct lt_engine {
     int64_t n_parked, n_disk_tokens;
     lt_engine_beside beside[LT_ENGINE_BESIDE];
     lt_step_beside_rows beside_rows;
-    int64_t n_common;    /* Ids that all of them have. */
-    int64_t n_warmed;    /* Number of warm-up steps so far; */
-    bool warming,        /* more of them follow, */
-        warming_drafter; /* and belong to the draft model. */
+    int64_t n_common; /* Ids that all of them have. */
+    int64_t n_warmed; /* Number of warm-up steps so far. */
+    /* warming: more warm-up steps follow; warming_drafter: they belong to the draft model. */
+    bool warming, warming_drafter;
     lt_step steps[LT_STEPS_QUEUED];
     int oldest, n_queued; /* Index of the oldest step in flight, and number of steps in flight. */
     lt_step_room room;

@@ -105,9 +105,8 @@ typedef struct lt_backend {
     void (*share)(lt_device *d);
     /* Bytes that alloc could still give; NULL: unknown. */
     lt_err (*memory_left)(lt_device *d, size_t *bytes);
-    lt_err (*energy)(lt_device *d,
-                     /* Energy used since an arbitrary moment; NULL or a failure: unknown. */
-                     double *joules);
+    /* Energy used since an arbitrary moment; NULL or a failure: unknown. */
+    lt_err (*energy)(lt_device *d, double *joules);
     /* Number of kernels compiled since the device was opened; NULL: the backend compiles none. */
     int64_t (*n_compiled)(lt_device *d);
     /* Number of kernels loaded since the device was opened; NULL as above. */

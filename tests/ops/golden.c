@@ -15,10 +15,8 @@
 #include "base/json.h"
 #include "ops/optest.h"
 
-static const lt_tolerance TOLERANCE = {1e-9,
-                                       /* The file has 12 digits, and both sides compute in
-                                        * double. */
-                                       1e-9};
+/* The file has 12 digits, and both sides compute in double. */
+static const lt_tolerance TOLERANCE = {1e-9, 1e-9};
 #define MAX_FILE_BYTES ((size_t)4 << 20)
 
 static const lt_op_cases *find_op(const char *name) {

@@ -111,9 +111,8 @@ static int64_t expert_of(const lt_case *c, int64_t i) {
 static void fill_slots(double *slots, double *starts, const lt_case *c) {
     const int64_t n = c->R * c->K;
     int64_t slot = 0, dropped = n;
-    for (int64_t pass = 0; pass < 2;
-         /* 0: count the kept ones; 1: place them. Dropped ones follow at the end, in order. */
-         pass++) {
+    /* 0: count the kept ones; 1: place them. Dropped ones follow at the end, in order. */
+    for (int64_t pass = 0; pass < 2; pass++) {
         int64_t n_dropped = 0;
         slot = 0;
         for (int64_t e = 0; e < c->E; e++) {

@@ -335,10 +335,8 @@ lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_cases *o, lt_
         return err;
     }
     lt_setup_build(&typed, f, s->c, s->act, true);
-    LT_TRY_DONE(fill_inputs(&inputs, &typed, from,
-                            /* Values are rounded to the types of the case, then computed in
-                             * F64. */
-                            ctx));
+    /* Values are rounded to the types of the case, then computed in F64. */
+    LT_TRY_DONE(fill_inputs(&inputs, &typed, from, ctx));
     LT_TRY_DONE(lt_world_open(&world, lt_world_ref(), f, s->c, LT_F64, true, false));
     lt_world_fill(&world, &inputs);
     LT_TRY_DONE(lt_world_run(&world, lt_registry_list(lt_backend_ref(), f->op).impls));

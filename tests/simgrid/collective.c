@@ -70,8 +70,8 @@ static void ring(int rank) {
 
 static void all_to_all(int rank) {
     const int n = now->ranks;
-    for (int step = 1; step < n;
-         step++) { /* Shifted: every step is a permutation, as NCCL schedules it. */
+    /* Shifted: every step is a permutation, as NCCL schedules it. */
+    for (int step = 1; step < n; step++) {
         sg_comm_t send = sg_mailbox_put_async(box((rank + step) % n, step), &token,
                                               (long)(now->bytes / n));
         sg_mailbox_get(box(rank, step));

@@ -48,8 +48,8 @@ static struct {
     lt_queue *queues[LAZY_QUEUES];
     lt_graph *recording;
     bool hasty;
-    int64_t n_launched,         /* Launches of graphs. */
-        n_left;                 /* Marks that were reached while later work was queued. */
+    /* n_launched: launches of graphs. n_left: marks reached while later work was queued. */
+    int64_t n_launched, n_left;
     int64_t fail_in, refuse_in; /* After this many waits, or transfers, one fails; 0: none. */
 } lazy;
 

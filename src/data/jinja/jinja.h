@@ -42,7 +42,7 @@ typedef struct {
     size_t used_bytes, limit_bytes;
 } lt_jpool;
 
-/* 8-byte aligned, zeroed. */
+/* Memory aligned to 8 bytes, zeroed. */
 LT_MUST_USE lt_err lt_jpool_take(lt_jpool *p, size_t bytes, void **out);
 LT_MUST_USE lt_err lt_jpool_grow(lt_jpool *p, void **data, size_t old_bytes, size_t new_bytes);
 void lt_jpool_free(lt_jpool *p);
@@ -186,7 +186,7 @@ LT_MUST_USE lt_err lt_jv_from_json(lt_jpool *p, const json_t *j, lt_jv *out);
 
 bool lt_jtext_space(uint32_t cp); /* str.isspace */
 size_t lt_jtext_count(const char *s, size_t n);
-/* Byte of code point index; n when past the end. */
+/* Byte offset of a code point; n if index is past the end. */
 size_t lt_jtext_offset(const char *s, size_t n, size_t index);
 void lt_jtext_strip(const char **s, size_t *n, bool left, bool right);
 typedef enum {

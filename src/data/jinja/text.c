@@ -141,8 +141,8 @@ lt_err lt_jtext_float(lt_jbuf *b, double x) {
     if (isinf(x)) {
         return lt_jbuf_puts(b, x < 0 ? "-inf" : "inf");
     }
-    for (int precision = 0; precision < 17;
-         precision++) { /* The fewest digits that read back as x. */
+    /* The fewest digits that read back as x. */
+    for (int precision = 0; precision < 17; precision++) {
         snprintf(text, sizeof text, "%.*e", precision, x);
         if (strtod(text, NULL) == x) {
             break;

@@ -206,10 +206,9 @@ static bool dicts_equal(const lt_jdict *a, const lt_jdict *b) {
     return true;
 }
 
-bool lt_jv_equal(
-    lt_jv a,
-    /* Values have no cycles, and are not deeper than the JSON or the tree they come from. */
-    lt_jv b) {
+/* It ends, because values have no cycles and are not deeper than the JSON or tree they come
+ * from. */
+bool lt_jv_equal(lt_jv a, lt_jv b) {
     if (lt_jv_is_number(a) && lt_jv_is_number(b)) {
         return numbers_equal(a, b);
     }
@@ -327,9 +326,9 @@ const lt_jv *lt_jv_get_str(const lt_jdict *d, const char *key) {
     return lt_jv_get(d, LT_JV_OF_STR(key, strlen(key)));
 }
 
-/* Strings point into the JSON value, which outlives the render. */
-lt_err lt_jv_from_json(lt_jpool *p, const json_t *j,
-                       lt_jv *out) { /* As deep as jansson's parser allows. */
+/* Strings point into the JSON value, which outlives the render. The recursion is as deep as
+ * jansson's parser allows. */
+lt_err lt_jv_from_json(lt_jpool *p, const json_t *j, lt_jv *out) {
     const char *key, *text;
     const json_t *value;
     lt_jv item;

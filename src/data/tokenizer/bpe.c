@@ -201,9 +201,9 @@ static inline int32_t find_key(const lt_bpe *b, uint32_t left, uint32_t right, s
 
 static inline int32_t least(const int32_t *keys, size_t n) {
     int32_t a = NO_PAIR, b = NO_PAIR;
-    for (size_t i = 0; i < n;
-         i += 2) { /* Two independent chains, so that one can proceed while the other waits for its
-                    * comparison. */
+    /* Two independent chains, so that one can proceed while the other waits for its
+     * comparison. */
+    for (size_t i = 0; i < n; i += 2) {
         a = keys[i] < a ? keys[i] : a;
         b = keys[i + 1] < b ? keys[i + 1] : b;
         __asm__(""

@@ -296,8 +296,8 @@ static uint32_t touching_cut(const deriver *d, const cut_job *jobs, size_t n) {
             return 0;
         }
         tried = later_half(best);
-        for (size_t i = 0; i < n;
-             i++) { /* A piece and its mirror have one later half: both cuts are tried. */
+        /* A piece and its mirror have one later half: both cuts are tried. */
+        for (size_t i = 0; i < n; i++) {
             if (later_half(&jobs[i]) == tried && can_touch(d, jobs[i].left, jobs[i].right)) {
                 return jobs[i].cut;
             }

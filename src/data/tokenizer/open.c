@@ -296,8 +296,8 @@ lt_err lt_tokenizer_finish(lt_tokenizer *t) {
     }
     if (t->model == LT_MODEL_UNIGRAM && t->unigram.trie.n_nodes == 0) {
         t->unigram.min_score = 0;
-        for (uint32_t id = t->unigram.n_scores;
-             id-- > 0;) { /* Among equal pieces the last one counts. */
+        /* Among equal pieces the last one counts. */
+        for (uint32_t id = t->unigram.n_scores; id-- > 0;) {
             const double score = t->unigram.score[id];
             t->unigram.min_score = id + 1 == t->unigram.n_scores || score < t->unigram.min_score
                                        ? score

@@ -105,8 +105,8 @@ lt_err lt_nvml_read(lt_nvml_reading *out, const char *pci) {
         out->n_nvlinks += nvml.link_state(dev, link, &active) == 0 && active != 0;
     }
     out->sm_mhz = (int)sm, out->sm_mhz_max = (int)sm_max, out->memory_mhz = (int)memory;
-    out->power_w = power / 1000.0,
-    out->power_limit_w = limit / 1000.0; /* NVML counts milliwatts. */
+    /* NVML counts milliwatts. */
+    out->power_w = power / 1000.0, out->power_limit_w = limit / 1000.0;
     out->temperature_c = (int)celsius;
     out->ecc = ecc != 0;
     return LT_OK;

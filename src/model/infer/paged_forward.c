@@ -143,8 +143,8 @@ static lt_err check_options(const lt_model *m, const lt_paged_forward_options *o
     LT_TRY(lt_paged_forward_check_types(m, o->cache_dtype, o->value_dtype));
     if (o->max_rows < 1 || o->max_seqs < 1 || o->max_out < 1 || o->out_rows < 1 || o->n_pages < 1 ||
         o->page_tokens < 16 || o->page_tokens % 16 != 0 ||
-        o->max_pages * o->page_tokens < o->max_seq ||
-        o->n_pages > INT32_MAX / o->page_tokens) { /* A slot is an I32. */
+        /* The number of a slot is an I32. */
+        o->max_pages * o->page_tokens < o->max_seq || o->n_pages > INT32_MAX / o->page_tokens) {
         LT_FAIL(LT_ERR_ARG, "forward: %lld rows of %lld sequences, %lld pages of %lld tokens",
                 (long long)o->max_rows, (long long)o->max_seqs, (long long)o->n_pages,
                 (long long)o->page_tokens);

@@ -354,7 +354,7 @@ static CURLcode perform(CURL *handle) {
     (void)pthread_sigmask(SIG_BLOCK, &pipe, &before);
     code = curl.easy_perform(handle);
     while (sigtimedwait(&pipe, NULL, &now) > 0) {
-        /* It was for this thread. */
+        /* The signal was sent to this thread, and is now consumed. */
     }
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return code;

@@ -61,7 +61,7 @@ static lt_err read_level(double *out, const char *word, const char *name, const 
 static lt_err check_order(const double *level, const lt_check_row *row, const char *origin) {
     double before = NAN;
     for (int r = LT_HEALTH_WARN; r < LT_HEALTH_RESULT_COUNT; r++) {
-        /* False if a level is NAN. */
+        /* NAN: neither. */
         const bool swapped = row->side == LT_SIDE_ABOVE ? level[r] < before : level[r] > before;
         if (swapped) {
             LT_FAIL(LT_ERR_ARG, "%s: %s: %s at %g is milder than the level before it, %g", origin,

@@ -466,9 +466,8 @@ static void off_policy_losses(void **state) {
     static const float old[6] = {-9, -9, -1.0f, -1.5f, -9, -9},
                        ref[6] = {-9, -9, -1.5f, 0.25f, -9, -9},
                        logp[6] = {-9, -9, -0.875f, -1.75f, -9, -9};
-    const double r[] = {exp(0.125), exp(-0.25)}, w[] = {1.0, 1.25}, /* exp(0.5) = 1.65. */
-        /* A log above 0 counts as 0. */
-        x[] = {0.625, -1.75};
+    /* w: exp(0.5) = 1.65 is clipped. x: a logarithm above 0 counts as 0. */
+    const double r[] = {exp(0.125), exp(-0.25)}, w[] = {1.0, 1.25}, x[] = {0.625, -1.75};
     lt_learn_stats stats = {.mismatch_most = 0.0};
     float slopes[6] = {0};
     double loss = 0.0, want = 0.0;

@@ -61,8 +61,8 @@ static void normal_distribution(void **state) {
 
 static void rounding_to_bf16(void **state) {
     (void)state;
-    for (uint32_t high = 0; high < 65536;
-         high++) { /* Every bit pattern, and points near the middle of its interval. */
+    /* Every bit pattern, and points near the middle of its interval. */
+    for (uint32_t high = 0; high < 65536; high++) {
         const uint32_t bits[4] = {high << 16, high << 16 | 0x7FFFu, high << 16 | 0x8000u,
                                   high << 16 | 0x8001u};
         vf x;

@@ -78,8 +78,8 @@ static inline lt_err far_alloc(lt_device *d, void **out, size_t bytes, const cha
     return LT_OK;
 }
 
-static inline void far_release(lt_device *d, void *data,
-                               size_t bytes) { /* The memory is never used again. */
+/* The memory is never used again. */
+static inline void far_release(lt_device *d, void *data, size_t bytes) {
     (void)d;
     (void)madvise(far_to_real(data), (bytes + 4095) / 4096 * 4096, MADV_DONTNEED);
 }

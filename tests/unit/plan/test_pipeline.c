@@ -110,10 +110,9 @@ static void slots_keep_the_rules(void **state) {
     assert_non_null(slots);
     assert_int_equal(lt_plan_pipeline_simulate(&p, &span, slots, SLOTS, &n), LT_OK);
     assert_int_equal(n, SLOTS);
-    for (size_t i = 0; i < n;
-         /* A stage does one thing at a time; forward passes follow their messages from stage to
-          * stage. */
-         i++) {
+    /* A stage does one thing at a time; forward passes follow their messages from stage to
+     * stage. */
+    for (size_t i = 0; i < n; i++) {
         assert_true(slots[i].start_s >= ends[slots[i].stage] - 1e-9);
         ends[slots[i].stage] = slots[i].end_s;
         for (size_t k = 0; k < n; k++) {

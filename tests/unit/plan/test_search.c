@@ -145,8 +145,8 @@ static void trends_follow_the_papers(void **state) {
     const lt_plan_model m = model("gpt3-175b");
     double before = 1;
     (void)state;
-    for (int64_t gpus = 512; gpus <= 8192;
-         gpus *= 2) { /* MegaScale table 2: with a fixed batch, MFU falls with more GPUs. */
+    /* MegaScale table 2: with a fixed batch, MFU falls with more GPUs. */
+    for (int64_t gpus = 512; gpus <= 8192; gpus *= 2) {
         lt_plan_query q = {.gpus = gpus,
                            .batch_seqs = 6144,
                            .zero = 1,

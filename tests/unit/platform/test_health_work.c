@@ -215,8 +215,8 @@ static void test_each_core_works(void **state) {
     (void)state;
     lt_limits_read(&l);
     assert_true(l.available_bytes != LT_LIMIT_UNKNOWN);
-    const lt_work_plan plan = {.burn_s = 0.02, /* Two pieces and a part of one. */
-                               .memory_share = 0x14p20 / (double)l.available_bytes};
+    /* Two pieces and a part of one. */
+    const lt_work_plan plan = {.burn_s = 0.02, .memory_share = 0x14p20 / (double)l.available_bytes};
     assert_int_equal(lt_facts_of_cores(&f, &plan), LT_OK);
     assert_int_equal(sched_getaffinity(0, sizeof allowed, &allowed), 0);
     const int n_cores = CPU_COUNT(&allowed);

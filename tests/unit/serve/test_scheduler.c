@@ -327,8 +327,8 @@ static void launch(world *w) {
                      (long long)seq->again_at);
         }
     }
-    assert_true(first == NULL || again /* It queues once more. */ ||
-                (w->s.n_items > 0 && w->s.items[0].seq == first));
+    /* again: the request queues once more. */
+    assert_true(first == NULL || again || (w->s.n_items > 0 && w->s.items[0].seq == first));
     background_is_behind(w);
     run_plan(w);
     q->n = 0;

@@ -109,8 +109,8 @@ static void f16_equals_the_hardware(void **state) {
     (void)state;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("f16c")) {
-        for (uint64_t u = 0; u < UINT64_C(1) << 32;
-             u += 1021) { /* A prime step: 4.2 million patterns of every exponent. */
+        /* A prime step: 4.2 million patterns of every exponent. */
+        for (uint64_t u = 0; u < UINT64_C(1) << 32; u += 1021) {
             const float x = float_of((uint32_t)u);
             assert_int_equal(lt_f32_to_f16(x), hardware_half(x));
         }

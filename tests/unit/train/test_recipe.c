@@ -149,8 +149,8 @@ static void batch_of_each_step(void **state) {
     set(&r, "batch.size", "16");
     assert_int_equal(lt_recipe_batch(&r, 0), 16);
     set(&r, "batch.ramp", "1@0,4@3,6@10,16@23");
-    for (size_t i = 0; i < sizeof want / sizeof *want;
-         i++) { /* After 0 1 2 3 7 11 17 23 39 rows. */
+    /* After 0 1 2 3 7 11 17 23 39 rows. */
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         assert_int_equal(lt_recipe_batch(&r, rows), want[i]);
         rows += (uint64_t)want[i];
     }

@@ -48,8 +48,8 @@ bool lt_gemm_few_fit(lt_gemm_few_tile *t, const lt_gemm_args *a, const lt_cuda_i
     const int rows = rows_of(a);
     const int64_t tiles = lt_cuda_div_up(a->n, 64 * t->groups),
                   share = lt_cuda_div_up(lt_cuda_div_up(a->k, 64 * DEPTH), t->splits);
-    const size_t room = LT_HOPPER_SHARED_BYTES - 1024 /* the system's */,
-                 fixed = fixed_bytes(t, rows);
+    /* The system reserves 1024 bytes. */
+    const size_t room = LT_HOPPER_SHARED_BYTES - 1024, fixed = fixed_bytes(t, rows);
     int64_t stages = room > fixed ? (int64_t)((room - fixed) / stage_bytes(t, rows)) : 0,
             blocks = info->n_sms, work;
     blocks = blocks < tiles && t->splits == 1 ? blocks : tiles;

@@ -49,8 +49,8 @@ static bool fit(tile *t, const lt_matmul_args *a, const lt_cuda_tile_format *f,
     int64_t x = X_BYTES / x_stage;
     x = least(x < 4 ? 4 : x, 2 * work);
     x = least(x < 2 ? 2 : x, MOST_STAGES);
-    const int64_t room = LT_HOPPER_SHARED_BYTES - 1024 /* the system's */ - fixed_bytes(t) -
-                         x * x_stage,
+    /* The system reserves 1024 bytes. */
+    const int64_t room = LT_HOPPER_SHARED_BYTES - 1024 - fixed_bytes(t) - x * x_stage,
                   w = least(least(room / w_stage, work), MOST_STAGES);
     t->x_stages = (int)x, t->w_stages = (int)w, t->blocks = (int)blocks * t->splits;
     t->shared_bytes = (size_t)(fixed_bytes(t) + x * x_stage + w * w_stage);
@@ -169,12 +169,12 @@ lt_err lt_gemm_q(lt_cuda *c, CUstream s, const lt_matmul_args *a, const lt_gemm_
     const unsigned cluster = (unsigned)t.splits;
     return lt_cuda_launch(
         c, s, kernel,
-        &(lt_cuda_dims){
-            .grid = {(unsigned)t.blocks},
-            .block = {(unsigned)(128 * t.groups + (t.rows > 128 ? 128 : 64))} /* THREADS */,
-            .cluster = {cluster > 1 ? cluster : 0, cluster > 1, cluster > 1},
-            .dynamic_shared_bytes = t.shared_bytes,
-            .overlap_previous = true},
+        &(lt_cuda_dims){.grid = {(unsigned)t.blocks},
+                        /* THREADS of the kernel. */
+                        .block = {(unsigned)(128 * t.groups + (t.rows > 128 ? 128 : 64))},
+                        .cluster = {cluster > 1 ? cluster : 0, cluster > 1, cluster > 1},
+                        .dynamic_shared_bytes = t.shared_bytes,
+                        .overlap_previous = true},
         args);
 }
 

@@ -54,10 +54,9 @@ typedef struct {
     int tm, tn, lanes_m, warps_m, warps_n, stages, blocks_per_sm, group_m, unroll;
     lt_sgemm_copy copy;
     bool keep_order;
-    int cluster,
-        /* cluster x parts blocks share a tile's K; parts > 1 needs the workspace. 1, 1: one block
-         * computes all of it. */
-        parts;
+    /* cluster x parts blocks share a tile's K; parts > 1 needs the workspace. 1, 1: one block
+     * computes all of it. */
+    int cluster, parts;
 } lt_sgemm_tile;
 
 /* NULL if the tile can be built and launched on this device, else why not. It is known before

@@ -275,11 +275,11 @@ static void embed(lt_call *call, const lt_field *rows, size_t n_rows) {
     lt_reply_start(call, j);
 }
 
-static const lt_field embed_fields[] = {
-    LT_JSON("input", input),       LT_STR("model", model),
-    LT_BOOL("truncate", truncate), LT_I64("dimensions", dimensions, 1, 1e6),
-    LT_NOTHING("options"), /* Options of text generation. */
-    LT_NOTHING("keep_alive")};
+static const lt_field embed_fields[] = {LT_JSON("input", input), LT_STR("model", model),
+                                        LT_BOOL("truncate", truncate),
+                                        LT_I64("dimensions", dimensions, 1, 1e6),
+                                        /* Options of text generation. */
+                                        LT_NOTHING("options"), LT_NOTHING("keep_alive")};
 const lt_field_table lt_fields_ollama_embed = LT_FIELD_TABLE(embed_fields, "model");
 
 void lt_api_ollama_embed(lt_call *call) {
