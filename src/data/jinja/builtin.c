@@ -86,7 +86,7 @@ static bool all_case(lt_jv v, lt_jcase how, lt_jrun *r, lt_err *err) {
            !lt_jv_equal(text, LT_JV_OF_STR(other.s, other.n));
 }
 
-/* Tests without arguments; *known: name is one. */
+/* Run a test without arguments; *known: name is one of them. */
 static lt_err plain_test(lt_jrun *r, lt_jv name, lt_jv v, bool *out, bool *known) {
     lt_err err = LT_OK;
     const struct {
@@ -186,7 +186,7 @@ static lt_err percent_one(lt_jrun *r, lt_jbuf *b, const char *spec, size_t n, lt
         const bool whole = strchr("dixXoc", kind) != NULL;
         snprintf(format, sizeof format, whole ? "%.*sll%c" : "%.*s%c", (int)n - 1, spec,
                  kind == 'i' ? 'd' : kind);
-        for (size_t i = 1; i + 1 < n; i++) { /* Widths within our buffer. */
+        for (size_t i = 1; i + 1 < n; i++) { /* Check that the width fits our buffer. */
             width = spec[i] >= '0' && spec[i] <= '9' ? width * 10 + spec[i] - '0' : 0;
             if (width > 60) {
                 LT_JFAIL(r, "format '%.*s' is too wide", (int)n, spec);
@@ -324,7 +324,7 @@ static lt_err g_range(lt_jrun *r, lt_jv self, const lt_jv *a, const lt_jargs *ar
     return LT_OK;
 }
 
-/* dict(...) and namespace(...): one mapping or list of pairs, then keywords. */
+/* dict(...) and namespace(...) take one mapping or list of pairs, then keywords. */
 static lt_err g_dict(lt_jrun *r, lt_jv self, const lt_jv *a, const lt_jargs *args, lt_jv *out) {
     (void)self;
     (void)a;

@@ -1,10 +1,10 @@
 /* jinja/eval.c: expressions and statements of a tree, evaluated by walking it; depth is bounded by
  * LT_JINJA_EVAL_DEPTH.
  *
- * SCOPES   a chain of small tables. if bodies share the surrounding scope. Loop bodies (each
- *          iteration), macros, blocks and with have their own, so that a variable set inside does
- *          not leak out, as in Jinja. A macro sees the scope it was defined in, in its state at the
- *          time of the call. */
+ * SCOPES   a chain of small tables. The body of an `if` shares the surrounding scope. Loop bodies
+ *          (each iteration), macros, blocks and `with` have their own, so that a variable set
+ *          inside does not leak out, as in Jinja. A macro sees the scope it was defined in, in
+ *          its state at the time of the call. */
 #include "data/jinja/jinja.h"
 
 #include <stdarg.h>
@@ -438,7 +438,7 @@ static lt_err assign(lt_jrun *r, lt_jscope *s, const lt_jnode *target, lt_jv v) 
     return LT_OK;
 }
 
-/* The items that pass the loop's own if. */
+/* Collect the items that pass the loop's own `if`. */
 static lt_err filter_items(lt_jrun *r, lt_jscope *s, const lt_jnode *f, lt_jlist **items) {
     lt_jv kept = LT_JV(NONE), is = LT_JV(NONE);
     LT_TRY(lt_jv_new_list(&r->pool, LT_JLIST_LIST, 0, &kept));
@@ -528,7 +528,7 @@ static lt_err exec_call_block(lt_jrun *r, lt_jscope *s, const lt_jnode *n) {
     return lt_jtext_str(r, r->out, out);
 }
 
-/* set blocks, filter blocks, with: a scope of their own. */
+/* Set blocks, filter blocks and `with` have their own scopes. */
 static lt_err exec_scoped(lt_jrun *r, lt_jscope *s, const lt_jnode *n, lt_jflow *flow) {
     lt_jscope *inner = NULL;
     lt_jv v = LT_JV(NONE), out = LT_JV(NONE);

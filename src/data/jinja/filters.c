@@ -59,7 +59,7 @@ FILTER(f_safe) {
     return LT_OK;
 }
 
-/* These separate words: -, white space, ( { [ <. */
+/* Words are separated by -, white space, ( { [ <. */
 FILTER(f_title) {
     lt_jv text = LT_JV(NONE);
     lt_jbuf b = {.pool = &r->pool};
@@ -195,7 +195,7 @@ FILTER(f_truncate) {
     return LT_OK;
 }
 
-/* Runs of letters, digits and underscores. */
+/* A word is a run of letters, digits and underscores. */
 FILTER(f_wordcount) {
     lt_jv text = LT_JV(NONE);
     const uint8_t *p, *end;
@@ -285,7 +285,7 @@ static bool read_number(lt_jv v, int base, bool whole, lt_jv *out) {
         out->i = strtoll(text, &end, base);
     } else {
         if (strpbrk(text, "xXpP(") != NULL) {
-            return false; /* C accepts more than Python. */
+            return false; /* strtod accepts texts that Python does not. */
         }
         out->kind = LT_JV_FLOAT;
         out->f = strtod(text, &end);

@@ -12,7 +12,8 @@ static lt_err new_list(lt_jrun *r, lt_jlist_sub sub, lt_jv *out) {
     return lt_jv_new_list(&r->pool, sub, 0, out);
 }
 
-/* x.a.0.b: attribute is a dotted path or an index; missing parts give undefined, then default. */
+/* x.a.0.b: attribute is a dotted path or an index. If a part is missing, the result is the
+ * default or, without one, undefined. */
 static lt_err attribute_of(lt_jrun *r, lt_jv v, lt_jv path, lt_jv fallback, lt_jv *out) {
     size_t from = 0;
     *out = v;

@@ -1,11 +1,10 @@
 /* jinja.h: the parts of the template interpreter (only chat_template.c, which opens and renders,
  * includes this).
  *
- *     text ──jinja_lex──▶ tokens ──jinja_parse──▶ tree
- *         ──jinja_exec (statements), jinja_eval (expressions)──▶ text
- *                                                            │
- *                           jinja_value (Python's values), jinja_text (their text), jinja_filters,
- *                           jinja_tests, jinja_methods
+ *     text ──lex.c──▶ tokens ──parse.c, parse_expr.c──▶ tree ──eval.c──▶ text
+ *                                                                │
+ *         value.c, ops.c (Python's values and operators), text.c (their text),
+ *         filters.c, filters_list.c, methods.c, builtin.c (tests, functions, "%s")
  *
  * MEMORY   a tree lives in its template's pool, the values of a rendering in its own pool. A pool
  *          only grows and is freed as a whole, so values need no reference counts. It has a budget:
@@ -60,7 +59,7 @@ LT_MUST_USE lt_err lt_jbuf_puts(lt_jbuf *b, const char *s);
 /* ---- values ---- */
 
 typedef enum {
-    LT_JV_ABSENT, /* An argument that was not given; never seen by a template. */
+    LT_JV_ABSENT, /* An argument that was not given; templates never see it. */
     LT_JV_UNDEF,  /* s, n: its name, for messages. */
     LT_JV_NONE,
     LT_JV_BOOL,
@@ -83,8 +82,8 @@ typedef enum {
     LT_JLIST_LIST,
     LT_JLIST_TUPLE,
     LT_JLIST_RANGE,
-    LT_JLIST_ITER, /* map, select, reverse, ...: can be walked once, has no length. */
-    LT_JLIST_VIEW  /* dict.items(), keys(), values(): a length, no subscript. */
+    LT_JLIST_ITER, /* map, select, reverse, ...: can be iterated once; has no length. */
+    LT_JLIST_VIEW  /* dict.items(), keys(), values(): has a length, but no subscripts. */
 } lt_jlist_sub;
 
 typedef struct lt_jlist lt_jlist;
@@ -112,7 +111,7 @@ typedef struct {
         lt_jmethod *method;
         lt_jloop *loop;
         lt_jcycler *cycler; /* CYCLER, JOINER */
-        int64_t global;     /* Row of the table in jinja_globals.c. */
+        int64_t global;     /* Index in the table of globals, in builtin.c. */
     };
 } lt_jv;
 
@@ -120,7 +119,7 @@ struct lt_jlist {
     lt_jv *v;
     size_t n, room;
     lt_jlist_sub sub;
-    bool spent;                /* ITER: has been walked. */
+    bool spent;                /* ITER: has been iterated. */
     const char *what;          /* ITER, VIEW: "generator", "dict_items", ... for its text. */
     int64_t start, stop, step; /* RANGE, for its text. */
 };
@@ -152,7 +151,7 @@ struct lt_jcycler {
     size_t pos; /* JOINER: 0 before its first use. */
 };
 
-/* Strings never point to NULL, also when empty. */
+/* A string's pointer is never NULL, even if the string is empty. */
 static inline const char *lt_jv_some(const char *p) {
     return p != NULL ? p : "";
 }
@@ -168,7 +167,7 @@ double lt_jv_number(lt_jv v);
 bool lt_jv_is_iterable(lt_jv v);
 bool lt_jv_str_is(lt_jv v, const char *text);
 bool lt_jv_truth(lt_jv v);
-bool lt_jv_unhashable(lt_jv v); /* Cannot be the key of a dict. */
+bool lt_jv_unhashable(lt_jv v); /* The value cannot be a key of a dict. */
 bool lt_jv_equal(lt_jv a, lt_jv b);
 const char *lt_jv_type(lt_jv v); /* "str", "int", ... for messages. */
 
@@ -203,7 +202,7 @@ LT_MUST_USE lt_err lt_jtext_case(lt_jbuf *b, const char *s, size_t n, lt_jcase h
 LT_MUST_USE lt_err lt_jtext_float(lt_jbuf *b, double x);           /* repr(float) */
 LT_MUST_USE lt_err lt_jtext_str(lt_jrun *r, lt_jbuf *b, lt_jv v);  /* str(v) */
 LT_MUST_USE lt_err lt_jtext_repr(lt_jrun *r, lt_jbuf *b, lt_jv v); /* repr(v) */
-/* str(v) as a value; strings as they are. */
+/* str(v) as a value; a string is returned unchanged. */
 LT_MUST_USE lt_err lt_jtext_of(lt_jrun *r, lt_jv v, lt_jv *out);
 typedef struct {
     bool ascii, sort;
@@ -312,7 +311,7 @@ struct lt_jnode {
     bool flag;
     lt_jv value;
     lt_jnode *a, *b, *c, *d, *e;
-    lt_jnode *next; /* The next of a list. */
+    lt_jnode *next; /* The next node of a list. */
 };
 
 LT_MUST_USE lt_err lt_jinja_parse(lt_jpool *pool, const lt_jtok *tokens, size_t n, const char *name,
@@ -350,19 +349,19 @@ struct lt_jrun {
     lt_jscope *globals;
     int64_t now_s;      /* strftime_now; negative: the present. */
     lt_jbuf *out, *top; /* Current output; output of the template itself (a macro's is captured). */
-    /* Pairs of positions in *top: {% generation %} and its end; NULL: not wanted. */
+    /* Pairs of positions in *top: {% generation %} and its end; NULL: they are not recorded. */
     lt_jlist *generated;
     lt_jv block_text; /* Input of a filter block. */
 };
 
-/* ARG with "NAME:LINE: " before the message. */
+/* Fail with ARG and "NAME:LINE: " before the message. */
 #define LT_JFAIL(r, ...) return (lt_jinja_fail((r), __VA_ARGS__), LT_ERR_ARG)
 void lt_jinja_fail(const lt_jrun *r, const char *fmt, ...) LT_PRINTF(2, 3);
 
 LT_MUST_USE lt_err lt_jinja_steps(lt_jrun *r, size_t n);
 LT_MUST_USE lt_err lt_jinja_enter(lt_jrun *r); /* Enter one level deeper; leave it by r->depth--. */
 
-lt_jv lt_jscope_find(const lt_jscope *s, lt_jv name); /* UNDEF when there is none. */
+lt_jv lt_jscope_find(const lt_jscope *s, lt_jv name); /* UNDEF if there is none. */
 LT_MUST_USE lt_err lt_jscope_set(lt_jrun *r, lt_jscope *s, lt_jv name, lt_jv value);
 LT_MUST_USE lt_err lt_jscope_open(lt_jrun *r, lt_jscope *parent, lt_jscope **out);
 
@@ -380,7 +379,7 @@ LT_MUST_USE lt_err lt_jinja_call_macro(lt_jrun *r, const lt_jmacro *m, const lt_
 LT_MUST_USE lt_err lt_jinja_binary(lt_jrun *r, lt_jop op, lt_jv a, lt_jv b, lt_jv *out);
 LT_MUST_USE lt_err lt_jinja_compare(lt_jrun *r, lt_jop op, lt_jv a, lt_jv b, bool *out);
 LT_MUST_USE lt_err lt_jinja_less(lt_jrun *r, lt_jv a, lt_jv b, bool *out);
-/* The items of a for loop over v. */
+/* Set *out to the items of a for loop over v. */
 LT_MUST_USE lt_err lt_jinja_iterate(lt_jrun *r, lt_jv v, lt_jlist **out);
 LT_MUST_USE lt_err lt_jinja_attr(lt_jrun *r, lt_jv v, lt_jv name, lt_jv *out);
 LT_MUST_USE lt_err lt_jinja_item(lt_jrun *r, lt_jv v, lt_jv index, lt_jv *out);
@@ -391,7 +390,7 @@ LT_MUST_USE lt_err lt_jinja_escape(lt_jrun *r, lt_jv v, lt_jv *out);
 /* "..." % x */
 LT_MUST_USE lt_err lt_jinja_percent(lt_jrun *r, lt_jv format, lt_jv args, lt_jv *out);
 
-/* Builtins: bound arguments are in a[0..n_params), ABSENT where not given. */
+/* Builtins: bound arguments are in a[0..n_params), ABSENT if not given. */
 #define LT_JINJA_PARAMS 6
 typedef struct {
     const char *name;
@@ -399,7 +398,7 @@ typedef struct {
      * params is NULL. */
     lt_err (*call)(lt_jrun *r, lt_jv self, const lt_jv *a, const lt_jargs *args, lt_jv *out);
     const char *params; /* "name name ..."; NULL: any. */
-    size_t required;    /* How many must be given. */
+    size_t required;    /* How many arguments must be given. */
 } lt_jbuiltin;
 
 LT_MUST_USE lt_err lt_jinja_call_builtin(lt_jrun *r, const lt_jbuiltin *f, lt_jv self,
@@ -410,10 +409,10 @@ LT_MUST_USE lt_err lt_jinja_filter(lt_jrun *r, lt_jv name, lt_jv self, const lt_
 LT_MUST_USE lt_err lt_jinja_test(lt_jrun *r, lt_jv name, lt_jv self, const lt_jargs *args,
                                  bool *out);
 
-/* Further filters, in files of their own; a NULL name ends each list. */
+/* Further filters, in separate files; a NULL name ends each list. */
 extern const lt_jbuiltin lt_jinja_text_filters[], lt_jinja_list_filters[];
 
-/* Methods: whether the type has it, and the call. */
+/* Methods: whether a type has one, and the call of one. */
 bool lt_jinja_has_method(lt_jv self, lt_jv name);
 LT_MUST_USE lt_err lt_jinja_call_method(lt_jrun *r, const lt_jmethod *m, const lt_jargs *args,
                                         lt_jv *out);

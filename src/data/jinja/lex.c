@@ -1,8 +1,8 @@
-/* jinja/lex.c: splits the text of a template into tokens. Text outside of tags becomes DATA, with
+/* jinja/lex.c: splits the text of a template into tokens. Text outside tags becomes DATA, with
  * Jinja's rules for white space.
  *
  *   {%- -%} {{- -}} {#- -#}   remove all white space before / after the tag
- *   {%+ +%}                   keep it, against the two rules that follow
+ *   {%+ +%}                   keep it, despite the two rules that follow
  *   lstrip_blocks             removes blanks between the start of a line and {% or {#
  *   trim_blocks               removes one newline directly after %} or #} Both are on, as
  * transformers sets them. Newlines are normalised to \n, and one at the very end of the text is
@@ -20,7 +20,8 @@ typedef struct {
     const char *name, *s;
     size_t n, at;
     int line;
-    bool line_starting; /* What was consumed last ended with a newline (or nothing was). */
+    /* The text consumed last ended with a newline, or nothing was consumed. */
+    bool line_starting;
     lt_jtok *tokens;
     size_t n_tokens, room;
     char stack[LT_JINJA_PARSE_DEPTH]; /* Open brackets within a tag. */
@@ -86,7 +87,7 @@ static lt_err put_data(lexer *l, size_t to, char sign, bool block) {
 }
 
 /* If a tag ends here (such as "%}"), the position after it and the white space that it removes;
- * else 0. */
+ * otherwise 0. */
 static size_t match_end(const lexer *l, size_t at, const char *close, bool trims) {
     if (has(l, at, "-") && has(l, at + 1, close)) {
         return skip_space(l, at + 3);
@@ -114,7 +115,7 @@ static lt_err lex_comment(lexer *l) {
     return LT_OK;
 }
 
-/* If {% raw %} is at l->at: where its content starts, else 0. */
+/* If {% raw %} is at l->at, where its content starts; otherwise 0. */
 static size_t match_raw(const lexer *l, size_t at, const char *word) {
     at += 2;
     at += at < l->n && (l->s[at] == '-' || l->s[at] == '+');
@@ -179,7 +180,7 @@ static size_t unescape(const char *s, size_t n, char *out, size_t *written) {
         digits++;
     }
     if (digits == 0 || (base == 16 && digits < most)) {
-        *out = '\\'; /* Unknown: both stay. */
+        *out = '\\'; /* An unknown sequence: both characters are kept. */
         return 1;
     }
     *written = put_escape_cp(out, cp);
@@ -349,14 +350,14 @@ static lt_err lex_text(lexer *l) {
             continue;
         }
         LT_TRY(push(l, block ? LT_TOK_BLOCK_BEGIN : LT_TOK_VAR_BEGIN, l->s + to, 2, l->line));
-        /* "{{-1}}" is a stripped 1, as in Jinja. */
+        /* The "-" of "{{-1}}" belongs to the tag, so the expression is 1, as in Jinja. */
         advance(l, to + 2 + (sign == '-' || sign == '+'));
         LT_TRY(lex_tag(l, block));
     }
     return LT_OK;
 }
 
-/* \r\n and \r become \n; one newline at the end goes. */
+/* Replace \r\n and \r by \n, and remove one newline at the end. */
 static lt_err normalise(lexer *l, const char *text, size_t bytes) {
     void *data;
     char *s;

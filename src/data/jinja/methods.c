@@ -48,7 +48,7 @@ METHOD(s_swapcase) {
     return with_case(r, self, LT_CASE_SWAP, out);
 }
 
-/* Is the character at p one of set's? */
+/* Whether the character at p is in the set. */
 static bool in_set(const char *p, size_t n, lt_jv set) {
     return memmem(set.s, set.n, p, n) != NULL;
 }
@@ -128,7 +128,7 @@ METHOD(s_endswith) {
     return fixed(r, self, a[0], true, out);
 }
 
-/* Byte offset of part in self (its last one), or SIZE_MAX. */
+/* Byte offset of the first (last: of the last) part in self, or SIZE_MAX. */
 static size_t find_part(lt_jv self, lt_jv part, bool last) {
     size_t found = SIZE_MAX;
     for (size_t at = 0; at + part.n <= self.n;) {
@@ -222,7 +222,7 @@ METHOD(s_replace) {
         LT_TRY(lt_jbuf_put(&b, self.s + at, next - at));
         LT_TRY(lt_jbuf_put(&b, a[1].s, a[1].n));
         at = next + a[0].n;
-        if (a[0].n == 0) { /* Between all characters. */
+        if (a[0].n == 0) { /* An empty `old` occurs between all characters. */
             const size_t len = at < self.n ? lt_jtext_offset(self.s + at, self.n - at, 1) : 0;
             LT_TRY(lt_jbuf_put(&b, self.s + at, len));
             at = len == 0 ? self.n + 1 : at + len;
@@ -298,7 +298,7 @@ static lt_err split(lt_jrun *r, lt_jv self, const lt_jv *a, bool right, lt_jv *o
     for (int64_t n = 0; n < most; n++) {
         const size_t at = right && rest.n >= a[0].n ? SIZE_MAX : find_part(rest, a[0], false);
         size_t found = at;
-        if (right) { /* From the end. */
+        if (right) { /* rsplit begins at the end. */
             found = SIZE_MAX;
             for (size_t i = rest.n; i >= a[0].n && found == SIZE_MAX; i--) {
                 found = memcmp(rest.s + i - a[0].n, a[0].s, a[0].n) == 0 ? i - a[0].n : SIZE_MAX;
@@ -331,7 +331,7 @@ METHOD(s_rsplit) {
     return split(r, self, a, true, out);
 }
 
-/* Bytes of the line break with which a text begins, as str.splitlines has them; 0: none. */
+/* Bytes of the line break, as defined by str.splitlines, at the beginning of a text; 0: none. */
 static size_t line_break(const char *s, size_t n) {
     static const char *const breaks[] = {"\r\n",     "\n",           "\r",          "\v",
                                          "\f",       "\x1c",         "\x1d",        "\x1e",
@@ -420,7 +420,7 @@ METHOD(s_join) {
 
 /* ---- kinds of characters ---- */
 
-/* Is the string non-empty, and has each character one of these properties? */
+/* Whether the string is not empty and each character has one of these properties. */
 static bool all_of(lt_jv self, uint32_t flags) {
     const uint8_t *p = (const uint8_t *)self.s, *end = p + self.n;
     uint32_t cp;

@@ -1,5 +1,5 @@
-/* jinja/ops.c: Python's operators on values. Integers have 64 bits; overflow is an error, not a
- * longer number. */
+/* jinja/ops.c: Python's operators on values. Integers have 64 bits; overflow is an error, because
+ * longer integers are not supported. */
 #include "data/jinja/jinja.h"
 
 #include <math.h>
@@ -30,7 +30,7 @@ static lt_err power(lt_jrun *r, int64_t base, int64_t exponent, lt_jv *out) {
         *out = LT_JV_OF_INT(base == -1 && exponent % 2 == 0 ? 1 : exponent == 0 ? 1 : base);
         return LT_OK;
     }
-    for (int64_t i = 0; i < exponent; i++) { /* Overflows after 63 steps at most. */
+    for (int64_t i = 0; i < exponent; i++) { /* It overflows after at most 63 steps. */
         if (__builtin_mul_overflow(x, base, &x)) {
             LT_JFAIL(r, "a whole number over 63 bits");
         }
@@ -195,7 +195,8 @@ lt_err lt_jinja_less(lt_jrun *r, lt_jv a, lt_jv b, bool *out) {
                                                   : lt_jv_number(a) < lt_jv_number(b);
         return LT_OK;
     }
-    if (a.kind == LT_JV_STR && b.kind == LT_JV_STR) { /* UTF-8 sorts as its code points do. */
+    /* The order of UTF-8 bytes is that of the code points. */
+    if (a.kind == LT_JV_STR && b.kind == LT_JV_STR) {
         const size_t n = a.n < b.n ? a.n : b.n;
         const int order = n > 0 ? memcmp(a.s, b.s, n) : 0;
         *out = order < 0 || (order == 0 && a.n < b.n);
@@ -483,8 +484,8 @@ lt_err lt_jinja_slice(lt_jrun *r, lt_jv v, const lt_jv part[3], lt_jv *out) {
     return LT_OK;
 }
 
-/* Stable merge sort of items by keys (NULL: by themselves); ties keep their order also when
- * reversed, as in Python. */
+/* Sort items by keys (NULL: by themselves) with a stable merge sort; equal items keep their order
+ * even if reversed, as in Python. */
 lt_err lt_jinja_sort(lt_jrun *r, lt_jlist *items, const lt_jv *keys, bool reverse) {
     const size_t n = items->n;
     lt_jpair *a, *b;

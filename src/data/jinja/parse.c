@@ -1,4 +1,4 @@
-/* jinja/parse.c: statements, and the whole template as a tree. */
+/* jinja/parse.c: parses statements, and the whole template to a tree. */
 #include "data/jinja/parse.h"
 
 #include <stdio.h>
@@ -12,8 +12,8 @@ static lt_err end_tag(lt_jparser *p) {
     return lt_jparse_expect_kind(p, LT_TOK_BLOCK_END, "'%}'");
 }
 
-/* Parse a body up to {% one of ends %}. The name is skipped, the caller parses the rest of the tag.
- * *which: index of the end. */
+/* Parse a body up to {% one of ends %}. The name is skipped, and the caller parses the rest of
+ * the tag. *which: index of the end. */
 static lt_err parse_until(lt_jparser *p, const char *const *ends, lt_jnode **out, size_t *which) {
     LT_TRY(end_tag(p));
     LT_TRY(lt_jparse_enter(p));
@@ -224,7 +224,7 @@ static bool at_any(const lt_jtok *t, const char *const *names) {
     return false;
 }
 
-/* Statements up to {% one of ends %} (not skipped) or the end of the template. */
+/* Parse statements up to {% one of ends %}, which is not skipped, or the end of the template. */
 static lt_err parse_body(lt_jparser *p, const char *const *ends, lt_jnode **out) {
     for (;; out = *out != NULL ? &(*out)->next : out) {
         switch (p->t->kind) {

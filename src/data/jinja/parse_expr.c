@@ -1,6 +1,6 @@
-/* jinja/parse_expr.c: tokens and expressions, by recursive descent.
+/* jinja/parse_expr.c: parses tokens and expressions by recursive descent.
  *
- * Precedence, loosest first, as Jinja's parser has it: a if b else c · or · and · not ·
+ * Precedence, loosest first, as in Jinja's parser: a if b else c · or · and · not ·
  * comparisons, in · + - · ~ · * / // % · ** · unary + - · .name [item] (call) · |filter, is
  * test. */
 #include "data/jinja/parse.h"
@@ -112,7 +112,7 @@ static bool tuple_end(const lt_jparser *p, unsigned how) {
            lt_jparse_at_op(p, ")") || ((how & TUPLE_UNTIL_IN) != 0 && lt_jparse_at_name(p, "in"));
 }
 
-/* One expression, or several with commas: a tuple. */
+/* Parse one expression, or several with commas, which are a tuple. */
 lt_err lt_jparse_tuple(lt_jparser *p, unsigned how, lt_jnode **out) {
     lt_jnode *first = NULL, **last = &first;
     const int line = p->t->line;
@@ -269,7 +269,8 @@ lt_err lt_jparse_primary(lt_jparser *p, bool target, lt_jnode **out) {
 }
 
 static lt_err parse_args(lt_jparser *p, lt_jnode **out) {
-    int seen = LT_ARG_POS; /* What came last: positional, keyword, *, ** in this order. */
+    /* Kind of the last argument: positional, keyword, *, **, in this order. */
+    int seen = LT_ARG_POS;
     LT_TRY(lt_jparse_expect_op(p, "("));
     LT_TRY(lt_jparse_enter(p));
     while (!lt_jparse_at_op(p, ")")) {
@@ -371,8 +372,8 @@ lt_err lt_jparse_dotted(lt_jparser *p, lt_jv *out) {
     return LT_OK;
 }
 
-/* name(args)|name(args)...; *node is the input (NULL in filter blocks). The first bar is already
- * skipped. */
+/* Parse name(args)|name(args)...; *node is the input (NULL in filter blocks). The first bar has
+ * been skipped already. */
 lt_err lt_jparse_filters(lt_jparser *p, lt_jnode **node) {
     do {
         lt_jnode *filter = NULL;
@@ -477,7 +478,7 @@ static lt_err parse_binary(lt_jparser *p, int level, lt_jnode **out) {
         node->op = binary_ops[i].op;
         LT_TRY(parse_binary(p, level + 1, &node->b));
         *out = node;
-        i = SIZE_MAX; /* Again, from the first. */
+        i = SIZE_MAX; /* Start again from the first one. */
     }
     return LT_OK;
 }

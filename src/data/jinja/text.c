@@ -141,7 +141,7 @@ lt_err lt_jtext_float(lt_jbuf *b, double x) {
     if (isinf(x)) {
         return lt_jbuf_puts(b, x < 0 ? "-inf" : "inf");
     }
-    /* The fewest digits that read back as x. */
+    /* Find the fewest digits that read back as x. */
     for (int precision = 0; precision < 17; precision++) {
         snprintf(text, sizeof text, "%.*e", precision, x);
         if (strtod(text, NULL) == x) {
@@ -212,7 +212,7 @@ static lt_err repr_str(lt_jbuf *b, lt_jv v) {
                    ((cp >= 0x2000 && lt_jtext_space(cp)) || (cp >= 0x200B && cp <= 0x200F) ||
                     (cp >= 0x202A && cp <= 0x202E) || (cp >= 0x2060 && cp <= 0x206F) ||
                     cp == 0xFEFF || (cp >= 0xE000 && cp <= 0xF8FF) || cp == 0x1680)) {
-            snprintf(text, sizeof text, "\\u%04x", cp); /* Not printable, by Python's notion. */
+            snprintf(text, sizeof text, "\\u%04x", cp); /* Not printable according to Python. */
             LT_TRY(lt_jbuf_puts(b, text));
         } else {
             LT_TRY(lt_jbuf_put(b, (const char *)p, len));

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 
-/* ---- pool: chunks of at least 32 KiB, each behind a header ---- */
+/* ---- pool: chunks of at least 32 KiB, each after a header ---- */
 
 #define CHUNK_BYTES ((size_t)32 << 10)
 
@@ -243,7 +243,7 @@ bool lt_jv_equal(lt_jv a, lt_jv b) {
     case LT_JV_GLOBAL:
         return a.global == b.global;
     default:
-        return a.s == b.s; /* The same object. */
+        return a.s == b.s; /* They are equal only if they are the same object. */
     }
 }
 
@@ -338,7 +338,8 @@ lt_err lt_jv_from_json(lt_jpool *p, const json_t *j, lt_jv *out) {
         LT_TRY(lt_jv_new_dict(p, out));
         json_object_foreach((json_t *)(uintptr_t)j, key, value) {
             LT_TRY(lt_jv_from_json(p, value, &item));
-            if (out->dict->n == out->dict->room) { /* Keys of an object are distinct: no search. */
+            /* Keys of an object are distinct, so no search is needed. */
+            if (out->dict->n == out->dict->room) {
                 const size_t room = out->dict->room < 4 ? 4 : out->dict->room * 2;
                 void *data = out->dict->v;
                 LT_TRY(lt_jpool_grow(p, &data, out->dict->n * sizeof(lt_jpair),

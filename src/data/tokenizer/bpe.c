@@ -39,7 +39,7 @@ void lt_ids_free(lt_ids *ids) {
     *ids = (lt_ids){0};
 }
 
-/* The slot that the pair has, or the first free one from its home on. */
+/* The slot of the pair, or the first free one from its home bucket on. */
 static uint64_t *slot_for(lt_bpe *b, uint64_t pair) {
     for (const uint64_t *bucket = lt_bpe_home(b, pair);; bucket = lt_bpe_next_bucket(b, bucket)) {
         for (size_t i = 0; i < LT_BPE_BUCKET; i++) {
@@ -91,7 +91,7 @@ lt_err lt_bpe_add_pair(lt_bpe *b, uint32_t left, uint32_t right, uint32_t merge)
     return LT_OK;
 }
 
-/* The symbol for half of a piece, given its text: a piece, or in SPM a character that is not a
+/* The symbol with the text of half of a piece: a piece, or in SPM a character that is not a
  * piece. */
 static lt_err half_symbol(lt_bpe *b, const char *s, size_t n, bool whole_char, uint32_t *out) {
     uint32_t id = lt_vocab_find(b->vocab, s, n);
@@ -107,7 +107,7 @@ static lt_err half_symbol(lt_bpe *b, const char *s, size_t n, bool whole_char, u
     return LT_OK;
 }
 
-/* s[0..n) is exactly one character. */
+/* Whether s[0..n) is exactly one character. */
 static bool is_one_char(const char *s, size_t n) {
     uint32_t cp;
     return n > 0 && lt_utf8_decode((const uint8_t *)s, (const uint8_t *)s + n, &cp) == n;
@@ -121,7 +121,7 @@ static lt_err derive_piece(lt_bpe *b, uint32_t id, uint32_t merge) {
     for (size_t cut = 1; cut < n; cut++) {
         uint32_t left, right;
         if (!bytes && ((uint8_t)s[cut] & 0xC0) == 0x80) {
-            continue; /* Inside a character. */
+            continue; /* This position is inside a character. */
         }
         LT_TRY(half_symbol(b, s, cut, !bytes && is_one_char(s, cut), &left));
         if (left == LT_NO_ID) {
@@ -157,7 +157,7 @@ lt_err lt_bpe_derive_pairs(lt_bpe *b, const uint32_t *order, const uint32_t *ran
 lt_err lt_bpe_finish(lt_bpe *b) {
     LT_TRY(lt_bpe_reserve_pairs(b, 1));
     if (b->mode != LT_BPE_BYTES || b->n_pairs < 32768 || b->byte_pair != NULL) {
-        return LT_OK; /* A small table of pairs is as good as one of byte pairs. */
+        return LT_OK; /* A small table of pairs is as fast as one of byte pairs. */
     }
     b->byte_pair = malloc(65536 * sizeof *b->byte_pair);
     if (b->byte_pair == NULL) {
@@ -184,12 +184,13 @@ void lt_bpe_free(lt_bpe *b) {
 }
 
 #define PLACE_BITS 6 /* LT_BPE_SMALL places; a merge's number has 24 bits, so a key has 30. */
-#define NO_PAIR    (int32_t)(LT_BPE_NO_MERGE << PLACE_BITS) /* And above. */
+#define NO_PAIR    (int32_t)(LT_BPE_NO_MERGE << PLACE_BITS) /* Keys from here on are no pairs. */
 #define LANES      2
 #define NOWHERE    UINT8_MAX
 static_assert(1 << PLACE_BITS == LT_BPE_SMALL, "a place fits its bits");
 
-/* A pair as one number. The smallest is the best merge, and the leftmost of equal ones. */
+/* A pair as one number: the smallest number is the best merge, and of equal merges the
+ * leftmost. */
 static inline int32_t pair_key(uint32_t merge, size_t place) {
     return (int32_t)(merge << PLACE_BITS | (uint32_t)place);
 }
@@ -214,8 +215,8 @@ static inline int32_t least(const int32_t *keys, size_t n) {
     return a < b ? a : b;
 }
 
-/* For merges without ties, whose number is their rank. Symbols keep their places and are chained;
- * the key of a pair is stored at its left symbol. */
+/* Merge where no ranks are equal, and the number of a merge is its rank. Symbols keep their
+ * places and are chained; the key of a pair is stored at its left symbol. */
 static size_t merge_chained(const lt_bpe *b, uint32_t *ids, const uint32_t *merge, size_t n) {
     int32_t keys[LT_BPE_SMALL];
     uint8_t next[LT_BPE_SMALL], prev[LT_BPE_SMALL];
@@ -254,7 +255,8 @@ static size_t merge_chained(const lt_bpe *b, uint32_t *ids, const uint32_t *merg
     return left;
 }
 
-/* Merges with ties: ranks are looked up, the arrays closed behind each merge. */
+/* Merge where ranks may be equal: ranks are looked up, and the arrays are closed up after each
+ * merge. */
 static size_t merge_ranked(const lt_bpe *b, uint32_t *ids, uint32_t *merge, size_t n) {
     for (;;) {
         uint32_t best = LT_NO_ID;

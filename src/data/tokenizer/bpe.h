@@ -3,9 +3,9 @@
  *
  * One engine serves three kinds of vocabulary, which differ in the first symbols and in the
  * handling of characters that the vocabulary lacks:
- *     BYTES  one symbol a byte                       byte-level vocabularies, tiktoken ranks
- *     CHARS  one symbol a character, HF's rules      byte fallback and <unk> before merging
- *     SPM    one symbol a character, SentencePiece's byte fallback and <unk> after merging
+ *     BYTES  one symbol per byte                      byte-level vocabularies, tiktoken ranks
+ *     CHARS  one symbol per character, HF's rules     byte fallback and <unk> before merging
+ *     SPM    one symbol per character (SentencePiece) byte fallback and <unk> after merging
  * Of equal ranks, the leftmost pair is merged first. lt_bpe is read-only after loading;
  * lt_bpe_scratch belongs to one thread. */
 #ifndef LT_DATA_BPE_H
@@ -27,22 +27,23 @@ typedef struct {
     const lt_vocab *vocab;
     /* A word that is a piece becomes that piece, regardless of the merges. */
     bool ignore_merges;
-    bool fuse_unk;             /* Neighbouring unknown characters become one <unk>. */
-    bool byte_fallback;        /* Unknown characters become their <0xHH> pieces. */
-    uint32_t unk;              /* LT_NO_ID: unknown characters are dropped, */
-    bool unk_missing;          /* or are an error: the file names an <unk> that is not a piece. */
+    bool fuse_unk;      /* Adjacent unknown characters become one <unk>. */
+    bool byte_fallback; /* Unknown characters become their <0xHH> pieces. */
+    uint32_t unk;       /* LT_NO_ID: unknown characters are dropped, or */
+    /* are an error, because the file names an <unk> that is not a piece. */
+    bool unk_missing;
     uint32_t byte_id[256];     /* BYTES: the piece of a byte. */
     uint32_t fallback_id[256]; /* <0x00> .. <0xFF> */
-    /* CHARS: put before inner characters, and after the last one; "": none. */
+    /* CHARS: text before inner characters, and after the last one; "": none. */
     char prefix[32], suffix[32];
 
     /* Buckets of LT_BPE_BUCKET slots: complement of left << 44 | right << 24 | merge; 0 is
      * empty. */
     uint64_t *pairs;
-    size_t mask, n_pairs; /* The last bucket; pairs in all. */
+    size_t mask, n_pairs; /* Index of the last bucket; number of pairs. */
     int shift;
-    uint32_t *merge_to;   /* (n_merges) the piece a merge makes; NULL: its own number. */
-    uint32_t *merge_rank; /* (n_merges) may have equal entries; NULL: its own number. */
+    uint32_t *merge_to;   /* (n_merges) the piece that a merge makes; NULL: the merge's number. */
+    uint32_t *merge_rank; /* (n_merges) may have equal entries; NULL: the merge's number. */
     uint32_t n_merges;
     /* (65536) BYTES: merge of two neighbouring bytes, LT_NO_ID for none; NULL in a small
      * vocabulary. */
@@ -64,7 +65,7 @@ typedef struct {
     size_t n;
 } lt_span;
 
-/* In chars: only when before_char's rank is above the symbol's. */
+/* Flag in chars: only if before_char's rank is above the symbol's. */
 #define LT_BPE_BY_BYTE_BEFORE 0x80000000u
 
 /* Index in before_char of a character of 2 or 3 bytes at p, which follows another byte. */
@@ -103,8 +104,8 @@ LT_MUST_USE lt_err lt_bpe_encode(const lt_bpe *b, lt_bpe_scratch *s, const lt_sp
                                  size_t n_words, const uint8_t *readable_end, size_t floor,
                                  lt_ids *out);
 
-#define LT_BPE_BUCKET   4         /* Slots; half a cache line. */
-#define LT_BPE_NO_MERGE 0xFFFFFFu /* What an empty slot reads as. */
+#define LT_BPE_BUCKET   4         /* Slots per bucket: half a cache line. */
+#define LT_BPE_NO_MERGE 0xFFFFFFu /* The merge that an empty slot yields. */
 
 static inline uint64_t lt_bpe_pair(uint32_t left, uint32_t right) {
     return (uint64_t)left << 20 | right;
@@ -153,7 +154,8 @@ static inline void lt_bpe_fetch_pair(const lt_bpe *b, uint32_t left, uint32_t ri
 
 LT_MUST_USE lt_err lt_ids_reserve(lt_ids *ids, size_t extra);
 
-/* Append data[0..n), which must not lie in *ids. Inline, because tokenizers append single ids. */
+/* Append data[0..n), which must not be part of *ids. Inline, because tokenizers append single
+ * ids. */
 LT_MUST_USE static inline lt_err lt_ids_append(lt_ids *ids, const uint32_t *data, size_t n) {
     LT_TRY(lt_ids_reserve(ids, n));
     if (n > 0) { /* Without ids, data may be NULL. */

@@ -1,8 +1,8 @@
-/* bpe_cache.c: turns words into ids: the cache of recent words, and the encoding of words that are
- * not in it.
+/* bpe_cache.c: encodes words as ids: the cache of recent words, and the encoding of words that
+ * are not in it.
  *
- * Text repeats itself: nine words of ten have occurred shortly before. So the ids of words are kept
- * in two tables of a fixed size, which belong to a thread:
+ * Text repeats itself: nine words in ten have occurred shortly before. So the ids of words are
+ * kept in two tables of a fixed size, which belong to a thread:
  *
  *     SHORT  up to 15 bytes and 3 ids   32 bytes an entry, two to a cache line = one set, most
  *            recent first
@@ -26,7 +26,7 @@
 #include "base/error.h"
 #include "data/tokenizer/bpe_merge.h"
 
-/* Set by libFuzzer: a cache a call would be all it does. */
+/* Set by libFuzzer: setting up a cache for each call would take all the time. */
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define SHORT_BITS 4
 #define LONG_BITS  4
@@ -53,8 +53,8 @@ typedef struct {
 typedef struct {
     const uint8_t *p;
     size_t n;
-    uint64_t key[4], hash; /* In the long table, in the vocabulary. */
-    bool known;            /* Its ids stand in lane. */
+    uint64_t key[4], hash; /* Key in the long table; hash in the vocabulary. */
+    bool known;            /* Its ids are in its lane. */
     lt_bpe_lane lane;
 } missed;
 
@@ -94,7 +94,7 @@ static uint64_t mix(uint64_t a, uint64_t b) {
     return h ^ h >> 29;
 }
 
-/* The first n < 8 * words bytes at p, zeros behind, and n in the last byte. */
+/* The first n < 8 * words bytes at p, then zeros, and n in the last byte. */
 static inline void word_key(const uint8_t *p, size_t n, const uint8_t *readable_end, size_t words,
                             uint64_t *key) {
     /* Ones, then zeros: a window of them masks n bytes. */
@@ -121,7 +121,7 @@ static long_entry *long_slot(const lt_bpe_scratch *s, const uint64_t key[4]) {
     return s->longs + (mix(mix(key[0], key[1]), mix(key[2], key[3])) >> (64 - LONG_BITS));
 }
 
-/* SentencePiece joins unknowns across words too. */
+/* Append ids. SentencePiece joins unknowns across words, too. */
 static void put_ids(const lt_bpe *b, lt_ids *out, size_t floor, const uint32_t *ids, size_t n) {
     if (b->mode == LT_BPE_SPM && b->fuse_unk && n > 0 && ids[0] == b->unk && out->n > floor &&
         out->data[out->n - 1] == b->unk) {
@@ -158,7 +158,7 @@ static lt_err encode_long(const lt_bpe *b, lt_bpe_scratch *s, const missed *m, l
     return LT_OK;
 }
 
-/* Nor may a word this long stay anywhere. */
+/* Encode a word that is too long for both tables. */
 static lt_err encode_longest(const lt_bpe *b, lt_bpe_scratch *s, lt_span word, lt_ids *out,
                              size_t floor) {
     LT_TRY(lt_bpe_encode_word(b, &s->word, word.p, word.n));
@@ -172,7 +172,7 @@ static lt_err miss_short(const lt_bpe *b, lt_bpe_scratch *s, const missed *m, co
     LT_TRY(encode_long(b, s, m, out, floor));
     if (out->n - before <= 3 &&
         (b->mode != LT_BPE_SPM || before == floor || out->data[before - 1] != b->unk)) {
-        /* Not behind an <unk>, with which this word's first id may have been joined. */
+        /* Not after an <unk>, with which this word's first id may have been joined. */
         set[1] = set[0];
         set[0] = (short_entry){.key = {key[0], key[1]}, .n = (uint32_t)(out->n - before)};
         memcpy(set[0].ids, out->data + before, (out->n - before) * sizeof *out->data);
@@ -184,7 +184,7 @@ static inline bool same(const short_entry *e, const uint64_t key[2]) {
     return e->key[0] == key[0] && e->key[1] == key[1];
 }
 
-/* A word of up to 15 bytes that is in its set. */
+/* Append the ids of a word of up to 15 bytes that is in its set. */
 static inline void hit_short(const lt_bpe *b, short_entry *set, const uint64_t key[2], lt_ids *out,
                              size_t floor) {
     if (!same(&set[0], key)) {
@@ -207,7 +207,7 @@ static missed *miss(lt_bpe_scratch *s, size_t i, lt_span word, const uint8_t *re
     return m;
 }
 
-/* Find the ids of words that are nowhere, all at the same time. */
+/* Find the ids of all words that are in no table, side by side. */
 static void encode_ahead(const lt_bpe *b, lt_bpe_scratch *s, missed *const *words, size_t n) {
     lt_bpe_lane *lanes[BATCH];
     size_t n_lanes = 0;

@@ -33,7 +33,7 @@
 #include "data/tokenizer/bpe_load.h"
 
 #define N_CHARS 65536
-#define N_HEADS 1024 /* First two bytes of characters of three. */
+#define N_HEADS 1024 /* Possible first two bytes of characters of three bytes. */
 
 /* Least ranks; LT_NO_ID: no such piece. */
 typedef struct {

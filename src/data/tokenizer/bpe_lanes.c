@@ -1,4 +1,4 @@
-/* bpe_lanes.c: words merged side by side.
+/* bpe_lanes.c: merges many words side by side.
  *
  * Merging a word is a chain of dependent steps: find the best pair, look up two new pairs at random
  * places of a table of several megabytes, find the best pair again. If words were merged one after
@@ -22,8 +22,8 @@
 #include "data/tokenizer/bpe_merge.h"
 
 #define PLACE_BITS 5
-#define SHORT_LANE 16                                       /* Places of most words. */
-#define NO_PAIR    (int32_t)(LT_BPE_NO_MERGE << PLACE_BITS) /* And above. */
+#define SHORT_LANE 16 /* Most words have at most so many places. */
+#define NO_PAIR    (int32_t)(LT_BPE_NO_MERGE << PLACE_BITS) /* Keys from here on are no pairs. */
 #define NO_SYMBOL  LT_NO_ID                                 /* The symbol at both ends. */
 static_assert(LT_BPE_LANE + 2 <= 1 << PLACE_BITS, "a place fits its bits");
 
@@ -52,7 +52,8 @@ static inline int32_t least_of(const int32_t *keys, int n) {
     return of[2] < of[0] ? of[2] : of[0];
 }
 
-/* A fixed number of keys, so that the end of the loop is predicted; most words are short. */
+/* The smallest key. It is taken over a fixed number of keys, so that the end of the loop is
+ * predicted; most words are short. */
 static inline int32_t least(const lt_bpe_lane *l) {
     return l->n < SHORT_LANE ? least_of(l->keys, SHORT_LANE) : least_of(l->keys, LT_BPE_LANE + 2);
 }
@@ -112,7 +113,7 @@ static inline bool step(const lt_bpe *b, lt_bpe_lane *l) {
     return true;
 }
 
-/* The keys of the pairs around the symbol that was merged last. */
+/* Compute the keys of the pairs around the symbol that was merged last. */
 static inline void rank(const lt_bpe *b, lt_bpe_lane *l) {
     for (int i = 0; i < 2; i++) {
         l->keys[l->at[i]] = pair_key(lt_bpe_find_from(b, l->home[i], l->pair[i]), l->at[i]);

@@ -12,11 +12,11 @@
  * But only one of them ever is. When two neighbours in some word make a piece, no merge has crossed
  * the piece's ends, so the merges between these ends are those of the piece alone (best rank first,
  * leftmost of equals, in both cases): the pair is the last step of encoding the piece itself. The
- * halves of other cuts are never neighbours. So the table holds only this pair: 200,000 pairs
+ * halves of other cuts are never neighbours. So the table has only this pair: 200,000 pairs
  * instead of 600,000 for o200k, 4 MiB instead of 16, which matters because encoding spends its time
- * on cache misses to this table. The encoder finds the last step; it needs only the lower ranks for
- * it. If it does not come to two halves (with ranks that did not come from training), all cuts are
- * added, which is correct too. */
+ * on cache misses to this table. The encoder finds the last step; for this it needs only the
+ * pairs of lower ranks. If it does not come to two halves (with ranks that did not come from
+ * training), all cuts are added, which is correct too. */
 #include "data/tokenizer/bpe_load.h"
 
 #include <stdlib.h>
@@ -60,7 +60,7 @@ static const char *right_of(const lt_merge_batch *m, const lt_merge_job *j) {
     return m->text.data + j->start + j->left_n;
 }
 
-/* What the merge makes: the halves joined, without the continuing prefix between. */
+/* The result of the merge: the halves joined, without the continuing prefix between them. */
 static lt_err product(lt_merge_batch *m, const lt_merge_job *j, const char **s, size_t *n) {
     const size_t skip = m->skip <= j->right_n ? m->skip : 0;
     *s = left_of(m, j);
@@ -144,7 +144,7 @@ static lt_err find_jobs(lt_merge_batch *m) {
 }
 
 lt_err lt_merge_batch_flush(lt_merge_batch *m) {
-    /* Not NULL even without merges: NULL means ranks. */
+    /* The array must not be NULL even without merges, because NULL means ranks. */
     LT_TRY(grow_merges(m, (size_t)m->bpe->n_merges + 1));
     if (m->n == 0) {
         return LT_OK;
@@ -185,7 +185,7 @@ lt_err lt_merge_batch_put(lt_merge_batch *m, size_t left_n, size_t right_n) {
     return m->n == LT_MERGE_BATCH ? lt_merge_batch_flush(m) : LT_OK;
 }
 
-/* A cut of a ranked piece: both halves must be pieces, and seldom are. */
+/* A cut of a ranked piece. Both halves must be pieces; they seldom are. */
 typedef struct {
     const char *s;
     uint32_t cut, n, rank;
@@ -212,20 +212,21 @@ static size_t likely_cuts(const lt_vocab *v, cut_job *jobs, size_t n) {
     return kept;
 }
 
-/* What deriving pairs from ranks needs on the way. */
+/* The state of deriving pairs from ranks. */
 typedef struct {
     lt_bpe *b;
     lt_bpe_list list; /* For long pieces. */
     /* (n_ids, 2) the halves of a piece: the piece itself if it is a byte, LT_NO_ID if no merge
      * makes it. */
     uint32_t *halves;
-    bool monotone; /* So far every piece that can be made has a higher rank than its halves. */
+    /* So far every piece that merges can make has a higher rank than its halves. */
+    bool monotone;
     cut_job jobs[LT_MERGE_BATCH];
     size_t n_jobs;
 } deriver;
 
-/* Where the last merge of encoding the piece joins it, given the pairs of all lower ranks; *cut 0:
- * encoding does not come to two halves. */
+/* Find where the last merge joins the piece when it is encoded with the pairs of all lower ranks;
+ * *cut 0: encoding does not come to two halves. */
 static lt_err last_cut(deriver *d, const char *s, uint32_t n, uint32_t *cut) {
     const lt_bpe *b = d->b;
     const uint8_t *p = (const uint8_t *)s;
@@ -251,9 +252,10 @@ static lt_err last_cut(deriver *d, const char *s, uint32_t n, uint32_t *cut) {
     return LT_OK;
 }
 
-/* Can left and right, both complete, become neighbours? Undo their last steps, latest first, down
- * to the bytes at the cut: at no time may the two symbols at the cut have been a better merge than
- * the step that is undone (of equal ranks the left one comes first). As in GitHub's crate bpe. */
+/* Whether left and right, both complete, can become neighbours. Undo their last steps, latest
+ * first, down to the bytes at the cut: at no time may the two symbols at the cut have been a
+ * better merge than the step that is undone (of equal ranks the left one comes first). As in
+ * GitHub's crate bpe. */
 static bool can_touch(const deriver *d, uint32_t left, uint32_t right) {
     uint32_t limit = UINT32_MAX;
     for (;;) {
@@ -278,8 +280,8 @@ static uint32_t later_half(const cut_job *j) {
     return j->left > j->right ? j->left : j->right;
 }
 
-/* The cut that encoding the piece comes to, 0 for none. The one whose halves were made first is
- * tried first: it mostly is. */
+/* The cut to which encoding the piece comes; 0: none. The cut whose halves were made first is
+ * tried first, because it usually is the one. */
 static uint32_t touching_cut(const deriver *d, const cut_job *jobs, size_t n) {
     /* The later half of the cut that was tried last; the next one is above it. */
     uint32_t tried = 0;
@@ -296,7 +298,7 @@ static uint32_t touching_cut(const deriver *d, const cut_job *jobs, size_t n) {
             return 0;
         }
         tried = later_half(best);
-        /* A piece and its mirror have one later half: both cuts are tried. */
+        /* Two cuts, (a, b) and (b, a), may have the same later half: both are tried. */
         for (size_t i = 0; i < n; i++) {
             if (later_half(&jobs[i]) == tried && can_touch(d, jobs[i].left, jobs[i].right)) {
                 return jobs[i].cut;
@@ -353,7 +355,7 @@ static lt_err flush_cuts(deriver *d) {
     return LT_OK;
 }
 
-/* Tables of single bytes, which last_cut needs from the beginning. */
+/* Make the tables of single bytes, which last_cut needs from the beginning. */
 static lt_err start_bytes(lt_bpe *b) {
     for (int i = 0; i < 256; i++) {
         const char byte = (char)i;
@@ -375,7 +377,7 @@ static lt_err derive_all(deriver *d) {
         if (d->n_jobs + n > LT_MERGE_BATCH) { /* A piece's cuts stay together. */
             LT_TRY(flush_cuts(d));
         }
-        d->monotone &= n <= LT_MERGE_BATCH; /* They do not. */
+        d->monotone &= n <= LT_MERGE_BATCH; /* This piece's cuts do not fit one batch. */
         for (uint32_t cut = 1; cut < n; cut++) {
             cut_job *j = &d->jobs[d->n_jobs++];
             *j = (cut_job){.s = s, .cut = cut, .n = n, .rank = id};
@@ -389,8 +391,8 @@ static lt_err derive_all(deriver *d) {
     return flush_cuts(d);
 }
 
-/* Does encoding any piece give that piece? Then the encoder need not look up whether a word is
- * one. */
+/* Whether encoding a piece always gives that piece. Then the encoder need not look up whether a
+ * word is a piece. */
 static bool merges_reach_all(const deriver *d) {
     const lt_vocab *v = d->b->vocab;
     for (uint32_t id = 0; id < v->n; id++) {

@@ -9,7 +9,7 @@
 /* One pending merge: its two halves follow each other in the batch's text. */
 typedef struct {
     size_t start;                    /* in the batch's text */
-    uint32_t left_n, right_n, merge; /* bytes, bytes, number */
+    uint32_t left_n, right_n, merge; /* bytes of the halves; number of the merge */
     uint64_t left_hash, right_hash, both_hash;
     uint32_t left, right, both; /* ids, or LT_NO_ID */
 } lt_merge_job;
@@ -32,7 +32,7 @@ void lt_merge_batch_close(lt_merge_batch *m);
  * not a piece. */
 LT_MUST_USE lt_err lt_merge_batch_put(lt_merge_batch *m, size_t left_n, size_t right_n);
 
-/* A merge that can never apply: it only takes a number. */
+/* Add a merge that can never apply: it only uses up a number. */
 LT_MUST_USE lt_err lt_merge_batch_skip(lt_merge_batch *m);
 
 LT_MUST_USE lt_err lt_merge_batch_flush(lt_merge_batch *m);

@@ -1,6 +1,6 @@
-/* bpe_long.c: merging a word of many symbols; see bpe_merge.h.
+/* bpe_long.c: merges a word of many symbols; see bpe_merge.h.
  *
- * The word is a doubly linked list of symbols. Which pair is next? Two ways:
+ * The word is a doubly linked list of symbols. There are two ways to find the next pair:
  *
  *     HEAP     (rank, position) in a 4-ary heap: O(n log n), right for every vocabulary
  *     BUCKETS  a chain of positions for each rank and a small heap of the ranks in use: O(n + ranks
@@ -14,15 +14,15 @@
  * takes over from the current list. With ties between ranks (merge_rank) only the heap is right.
  *
  * Entries whose pair has changed since are recognised when they are taken. A merge's product never
- * makes a pair of the same rank again, because pieces are never empty; so equal ranks are met left
- * to right both ways. */
+ * makes a pair of the same rank again, because pieces are never empty; so both ways take equal
+ * ranks from left to right. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "data/tokenizer/bpe_merge.h"
 
-#define BUCKETS_FROM  2048 /* Symbols: below, the heap stays in the cache. */
+#define BUCKETS_FROM  2048 /* Number of symbols; with fewer, the heap stays in the cache. */
 #define MAX_PUT_BACKS 32
 
 /* A 4-ary min-heap of rank << 40 | position. */
@@ -88,7 +88,7 @@ static void offer(const lt_bpe *b, lt_bpe_list *l, size_t *n_heap, uint32_t i) {
     }
 }
 
-/* From the list as it stands, l->merge filled. */
+/* Merge the current list, whose l->merge is filled. */
 static void merge_by_heap(const lt_bpe *b, lt_bpe_list *l) {
     size_t n_heap = 0;
     for (uint32_t i = 0; i != LT_NO_ID; i = l->next[i]) {
@@ -101,7 +101,8 @@ static void merge_by_heap(const lt_bpe *b, lt_bpe_list *l) {
             sift_down(l->heap, n_heap, i);
         }
     }
-    while (n_heap > 0) { /* At most 2n turns: each merge removes a symbol and offers two pairs. */
+    /* At most 2n iterations: each merge removes a symbol and offers two pairs. */
+    while (n_heap > 0) {
         const uint64_t top = heap_pop(l->heap, &n_heap);
         const uint32_t i = (uint32_t)(top & 0xFFFFFFFFFFu);
         if (l->merge[i] == LT_NO_ID || lt_bpe_rank_of(b, l->merge[i]) != (uint32_t)(top >> 40)) {
@@ -210,7 +211,8 @@ static uint32_t *take_bucket(lt_bpe_list *l, uint32_t rank, size_t *n) {
     return sort_positions(l->taken, l->sorted, count);
 }
 
-/* Look the pair at i up again; true: it is of a better rank than the one being swept. */
+/* Look up the pair at i again and put it in its bucket. True: its rank is better than the one
+ * being swept. */
 static bool offer_bucket(const lt_bpe *b, lt_bpe_list *l, uint32_t i, uint32_t sweeping) {
     l->merge[i] = pair_at(b, l, i);
     if (l->merge[i] == LT_NO_ID) {
@@ -257,7 +259,7 @@ static lt_err reserve_buckets(const lt_bpe *b, lt_bpe_list *l) {
         l->n_buckets = l->buckets != NULL && l->ranks != NULL ? b->n_merges : 0;
     }
     if (l->bucket_room < l->room) {
-        /* Each merge takes a symbol away and puts two entries in. */
+        /* Each merge removes a symbol and adds two entries. */
         const size_t n = 3 * l->room + 1;
         free(l->at);
         l->at = malloc(4 * n * sizeof *l->at);

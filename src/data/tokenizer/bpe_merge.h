@@ -1,17 +1,17 @@
-/* bpe_merge.h: turns one word into ids, between the cache of words (bpe_cache.c) and the pair table
- * (bpe.c): first symbols (bpe_word.c) and the merge loops for a short word (bpe.c), a long one
- * (bpe_long.c) and many short ones side by side (bpe_lanes.c). */
+/* bpe_merge.h: encodes one word as ids, between the cache of words (bpe_cache.c) and the pair
+ * table (bpe.c): first symbols (bpe_word.c) and the merge loops for a short word (bpe.c), a long
+ * one (bpe_long.c) and many short ones side by side (bpe_lanes.c). */
 #ifndef LT_DATA_BPE_MERGE_H
 #define LT_DATA_BPE_MERGE_H
 
 #include "data/tokenizer/bpe.h"
 
-#define LT_BPE_SMALL 64 /* Symbols; above, a list is faster. */
-#define LT_BPE_LANE  30 /* Symbols of a word in a lane. */
-#define LT_BPE_LANES 64 /* Words merged side by side. */
+#define LT_BPE_SMALL 64 /* Most symbols of a short word; with more, a list is faster. */
+#define LT_BPE_LANE  30 /* Most symbols of a word in a lane. */
+#define LT_BPE_LANES 64 /* Most words merged side by side. */
 
-/* Merge ids[0..n) in place; merge[i] is the merge of (i, i + 1) on entry, n - 1 of them. Returns
- * how many are left. */
+/* Merge ids[0..n) in place; merge[i], i < n - 1, is the merge of (i, i + 1) on entry. Returns the
+ * number of ids left. */
 size_t lt_bpe_merge_small(const lt_bpe *b, uint32_t *ids, uint32_t *merge, size_t n);
 
 static inline uint32_t lt_bpe_rank_of(const lt_bpe *b, uint32_t merge) {
@@ -35,7 +35,7 @@ typedef struct {
     lt_bpe_bucket *buckets; /* (n_buckets) by rank; all empty between words. */
     size_t n_buckets;
     uint32_t *at, *link;      /* (3 * bucket_room + 1) entries: position, next entry */
-    uint32_t *taken, *sorted; /* (3 * bucket_room + 1) the bucket in hand */
+    uint32_t *taken, *sorted; /* (3 * bucket_room + 1) the bucket being swept */
     uint32_t *ranks;          /* (n_buckets + 1) a heap of the ranks whose buckets are not empty */
     size_t n_ranks, bucket_room;
     uint32_t n_entries, free_entry;
@@ -45,20 +45,20 @@ typedef struct {
  * form no pairs. */
 typedef struct {
     uint32_t ids[LT_BPE_LANE + 2];
-    int32_t keys[LT_BPE_LANE + 2]; /* Key of the pair whose left symbol is there. */
+    int32_t keys[LT_BPE_LANE + 2]; /* Key of the pair whose left symbol is at this place. */
     uint8_t next[LT_BPE_LANE + 2], prev[LT_BPE_LANE + 2];
     /* Requested: the pairs of the last merged symbol with the one before it and the one after
      * it, */
     uint64_t pair[2];
     const uint64_t *home[2];
     uint8_t at[2]; /* and the positions of their keys. */
-    uint8_t n;     /* Symbols. */
+    uint8_t n;     /* Number of symbols. */
 } lt_bpe_lane;
 
 LT_MUST_USE lt_err lt_bpe_list_reserve(lt_bpe_list *l, size_t n);
 void lt_bpe_list_free(lt_bpe_list *l);
 
-/* Merge l->ids[0..n); the result stands in l->ids[0..*left). */
+/* Merge l->ids[0..n); the result is l->ids[0..*left). */
 LT_MUST_USE lt_err lt_bpe_merge_list(const lt_bpe *b, lt_bpe_list *l, size_t n, size_t *left);
 
 /* Scratch for encoding one word. */
@@ -77,7 +77,7 @@ LT_MUST_USE lt_err lt_bpe_encode_word(const lt_bpe *b, lt_bpe_word *w, const uin
  * affixes where these are spelled out. */
 size_t lt_bpe_most_symbols(const lt_bpe *b, size_t n, size_t n_words);
 
-/* Words may be merged in lanes: BYTES, and a merge's number is its rank. */
+/* Whether words can be merged in lanes: the mode is BYTES, and a merge's number is its rank. */
 static inline bool lt_bpe_has_lanes(const lt_bpe *b) {
     return b->mode == LT_BPE_BYTES && b->merge_rank == NULL;
 }

@@ -1,4 +1,4 @@
-/* bpe_train.c: the merge loop of BPE training, and the tokenizer.json it ends in; see bpe_train.h.
+/* bpe_train.c: the merge loop of BPE training, and writing its tokenizer.json; see bpe_train.h.
  *
  * Words are arrays of ids with a count each. A table holds, for every pair of neighbouring ids, how
  * often it occurs; a heap gives the most frequent pair (of equals the smaller one). A pair's entry
@@ -24,7 +24,7 @@
 typedef struct {
     uint64_t key; /* a << 32 | b, + 1 so that 0 is empty */
     int64_t count;
-    uint32_t *words; /* Gained occurrences in these since the last entry. */
+    uint32_t *words; /* Words in which it gained occurrences since its last entry. */
     uint32_t n_words, room;
 } pair;
 
@@ -36,7 +36,7 @@ typedef struct {
 } entry;
 
 typedef struct {
-    uint32_t start, n; /* Symbols. */
+    uint32_t start, n; /* Its symbols: the first one, and their number. */
     int64_t count;
 } word;
 
@@ -87,7 +87,7 @@ static lt_err grow_pairs(trainer *t) {
     return LT_OK;
 }
 
-/* The pair's row, made if absent; valid until the next call. */
+/* The pair's row, which is created if absent; valid until the next call. */
 static lt_err pair_row(trainer *t, uint64_t key, pair **out) {
     size_t at;
     LT_TRY(grow_pairs(t));
@@ -115,13 +115,14 @@ static lt_err touch(trainer *t, uint64_t key) {
     return LT_OK;
 }
 
-/* Word w has `change` more of this pair. */
+/* Record that word w has `change` more occurrences of this pair. */
 static lt_err change_pair(trainer *t, uint32_t a, uint32_t b, int change, uint32_t w) {
     pair *p;
     LT_TRY(pair_row(t, pair_key(a, b), &p));
     p->count += change * t->words[w].count;
     if (change < 0 || (p->n_words > 0 && p->words[p->n_words - 1] == w)) {
-        return LT_OK; /* Words come one after another, so a repeat is the last one. */
+        /* Words are processed in turn, so a repeated word is the last in the list. */
+        return LT_OK;
     }
     if (p->n_words == p->room) {
         const uint32_t room = p->room == 0 ? 2 : 2 * p->room;
@@ -160,7 +161,7 @@ static lt_err heap_push(trainer *t, entry e) {
     return LT_OK;
 }
 
-/* Put e where the root was and let it sink. */
+/* Put e at the root of the heap and sift it down. */
 static void heap_replace_top(trainer *t, entry e) {
     size_t at = 0;
     for (;;) {
@@ -187,7 +188,7 @@ static entry heap_pop(trainer *t) {
     return top;
 }
 
-/* Enter every pair that gained words; its list goes along. */
+/* Enter every pair that gained words into the heap, together with its list. */
 static lt_err enter_touched(trainer *t) {
     for (size_t i = 0; i < t->n_touched; i++) {
         pair *p;
@@ -231,7 +232,8 @@ static lt_err merge_word(trainer *t, uint32_t w, uint32_t a, uint32_t b, uint32_
     return LT_OK;
 }
 
-/* Special tokens, then the bytes in the order of their printable characters. */
+/* Begin the vocabulary with the special tokens, then the bytes in the order of their printable
+ * characters. */
 static lt_err start_vocab(trainer *t, const lt_bpe_train_options *o, uint32_t byte_id[256]) {
     uint32_t id = 0;
     for (size_t i = 0; i < o->n_special; i++) {
@@ -284,7 +286,7 @@ static lt_err load_words(trainer *t, const lt_word_map *m, const uint32_t byte_i
     return enter_touched(t);
 }
 
-/* The piece that a and b make: an old id if another merge made it first. */
+/* The piece that a and b make: an existing id if another merge made it first. */
 static lt_err make_piece(trainer *t, uint32_t a, uint32_t b, uint32_t *out) {
     lt_err err = LT_OK;
     lt_text both = {0};
@@ -334,7 +336,7 @@ static lt_err merge_all(trainer *t, const lt_bpe_train_options *o) {
     return LT_OK;
 }
 
-/* s as a JSON string without its quotes; bytes: in printable form. */
+/* Append s as a JSON string without its quotes; bytes: in printable form. */
 static lt_err put_string(lt_text *out, const char *s, size_t n, bool bytes) {
     char escape[8];
     for (size_t i = 0; i < n; i++) {
@@ -442,8 +444,8 @@ static void trainer_free(trainer *t) {
     lt_ids_free(&t->merges);
 }
 
-/* The pattern's scanner or regular expression, and how tokenizer.json spells it (NULL: ByteLevel's
- * own). */
+/* Set the pattern's scanner or regular expression; *regex is its text in tokenizer.json (NULL:
+ * ByteLevel's own). */
 static lt_err set_pattern(const lt_bpe_train_options *o, lt_pretok *pretok, const char **regex) {
     const char *pattern = o->pattern != NULL ? o->pattern : "gpt2";
     for (int k = 0; k < LT_SCAN_COUNT; k++) {

@@ -1,12 +1,12 @@
-/* bpe_word.c: turns one word into ids: finds its first symbols, depending on the kind of
+/* bpe_word.c: encodes one word as ids: finds its first symbols, which depend on the kind of
  * vocabulary, and merges them. */
 #include <string.h>
 
 #include "base/error.h"
 #include "data/tokenizer/bpe_merge.h"
 
-/* For BYTES with every byte in the vocabulary, as in nearly all vocabularies. False: some byte has
- * no piece. */
+/* The first symbols of BYTES if the vocabulary has every byte, as nearly all have. False: some
+ * byte has no piece. */
 static bool first_bytes(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *ids) {
     uint32_t missing = 0;
     for (size_t i = 0; i < n; i++) {
@@ -51,8 +51,8 @@ static bool first_sure(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *id
     return true;
 }
 
-/* CHARS (and BYTES with missing bytes), as in Hugging Face's merge_word: an unknown stays pending
- * until a known symbol comes, so byte-fallback symbols may overtake it. */
+/* CHARS (and BYTES with missing bytes), as in Hugging Face's merge_word: an unknown character is
+ * held back until a known symbol comes, so byte-fallback symbols may come before it. */
 typedef struct {
     uint32_t *ids;
     size_t n;
@@ -144,7 +144,7 @@ static lt_err first_chars(const lt_bpe *b, lt_bpe_word *s, const uint8_t *p, siz
     return LT_OK;
 }
 
-#define SPM_UNKNOWN (LT_VOCAB_MAX - 1) /* A symbol that takes part in no pair. */
+#define SPM_UNKNOWN (LT_VOCAB_MAX - 1) /* A symbol that forms no pair. */
 
 static void first_spm(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *ids, size_t *n_ids) {
     size_t n_out = 0;
@@ -189,7 +189,7 @@ static lt_err finish_spm(const lt_bpe *b, const uint8_t *p, size_t n, const uint
     return LT_OK;
 }
 
-/* ids[0..n) hold the first symbols: merge them where they are or, when many, in the list. */
+/* Merge the first symbols ids[0..n): in place or, if there are many, in the list. */
 static lt_err merge_symbols(const lt_bpe *b, lt_bpe_word *s, uint32_t *ids, size_t n,
                             const uint8_t *bytes, size_t *left) {
     uint32_t merge[LT_BPE_SMALL];
@@ -198,7 +198,7 @@ static lt_err merge_symbols(const lt_bpe *b, lt_bpe_word *s, uint32_t *ids, size
         return LT_OK;
     }
     if (n > LT_BPE_SMALL) {
-        return lt_bpe_merge_list(b, &s->list, n, left); /* ids are the list's. */
+        return lt_bpe_merge_list(b, &s->list, n, left); /* ids is the array of the list. */
     }
     for (size_t i = 0; i + 1 < n; i++) {
         merge[i] = bytes != NULL && b->byte_pair != NULL
@@ -242,7 +242,7 @@ lt_err lt_bpe_encode_word(const lt_bpe *b, lt_bpe_word *s, const uint8_t *p, siz
     } else {
         LT_TRY(first_chars(b, s, p, n, ids, &n_ids));
     }
-    if (n_ids <= LT_BPE_SMALL && ids != small) { /* Many bytes, few characters. */
+    if (n_ids <= LT_BPE_SMALL && ids != small) { /* The word has many bytes but few characters. */
         memcpy(small, ids, n_ids * sizeof *small);
         ids = small;
     }

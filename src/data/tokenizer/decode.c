@@ -1,8 +1,9 @@
-/* tokenizer/decode.c: ids back to text, at once or as they come; see include/lateen/tokenizer.h.
+/* tokenizer/decode.c: decodes ids to text, all at once or as they arrive; see
+ * include/lateen/tokenizer.h.
  *
- * Both use the same stream; decoding at once feeds it everything. A piece goes through the file's
- * decoder steps (decode_chain.h), and its bytes go to an assembler that passes on whole characters
- * and holds back at most three bytes that may still become one:
+ * Both use the same stream; decoding at once feeds it everything. A piece passes the decoder
+ * steps of the file (decode_chain.h), and its bytes go to an assembler, which passes on whole
+ * characters and holds back at most three bytes that may still become one:
  *
  *     id ─▶ piece ─▶ steps ─▶ bytes ─▶ held (incomplete UTF-8) ─▶ text
  *
@@ -11,8 +12,9 @@
  *
  * SentencePiece's vocabularies have fixed rules instead of steps: a byte piece (<0x0A>) is a byte,
  * and each ill-formed byte becomes U+FFFD; U+2581 is a space, except for the one that normalisation
- * put in front of the text. SentencePiece's own decoder (a .model) writes " ⁇ " for <unk>, or
- * what the model says, and nothing for control pieces; we show their names unless skip_special. */
+ * put in front of the text. SentencePiece's own decoder (a .model) writes " ⁇ " or the model's
+ * own text for <unk>, and nothing for control pieces; we write their names unless skip_special is
+ * set. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,13 +27,13 @@ static const char mark[] = "\xE2\x96\x81"; /* U+2581 */
 struct lt_tokenizer_stream {
     const lt_tokenizer *t;
     bool skip_special;
-    const uint32_t *shown; /* Special tokens that it does not leave out. */
+    const uint32_t *shown; /* Special tokens that are shown even with skip_special. */
     size_t n_shown;
     lt_decode_chain chain;
-    bool at_start; /* SentencePiece: a leading U+2581 goes. */
-    bool per_byte; /* What is held came from byte pieces. */
-    lt_text piece; /* The token in hand. */
-    lt_text held;  /* Bytes before the assembler. */
+    bool at_start; /* SentencePiece: a leading U+2581 is dropped. */
+    bool per_byte; /* The held bytes came from byte pieces. */
+    lt_text piece; /* The current token. */
+    lt_text held;  /* Bytes that wait for the assembler. */
     lt_text out;
 };
 
@@ -82,8 +84,8 @@ static const lt_text *renamed(const lt_tokenizer *t, uint32_t id) {
     return NULL;
 }
 
-/* The token as the decoder's steps expect it: in printable form unless they are made for raw
- * bytes. */
+/* Set the piece to the token in the form that the decoder's steps expect: printable, unless they
+ * work on raw bytes. */
 static lt_err take_piece(lt_tokenizer_stream *s, uint32_t id) {
     const lt_vocab *v = &s->t->vocab;
     const char *text = lt_vocab_text(v, id);
@@ -104,7 +106,7 @@ static lt_err take_piece(lt_tokenizer_stream *s, uint32_t id) {
     return LT_OK;
 }
 
-/* Hold the bytes until they are characters. */
+/* Hold the bytes until they form characters. */
 static lt_err put_bytes(lt_tokenizer_stream *s, const char *bytes, size_t n, bool per_byte) {
     if (s->held.n > 0 && s->per_byte != per_byte) {
         LT_TRY(lt_text_assemble(&s->out, &s->held, s->per_byte, true));
@@ -114,7 +116,7 @@ static lt_err put_bytes(lt_tokenizer_stream *s, const char *bytes, size_t n, boo
     return lt_text_assemble(&s->out, &s->held, s->per_byte, false);
 }
 
-/* A piece of text: U+2581 are spaces. */
+/* Append a piece of text, in which U+2581 is a space. */
 static lt_err put_marked(lt_tokenizer_stream *s, const char *p, size_t n) {
     const char *const end = p + n;
     s->piece.n = 0;
@@ -128,8 +130,9 @@ static lt_err put_marked(lt_tokenizer_stream *s, const char *p, size_t n) {
     return put_bytes(s, s->piece.data, s->piece.n, false);
 }
 
-/* Strips U+2581 at the beginning. A .model that removes extra white space: every leading one as
- * long as there is no text. Another .model, and a GGUF: that of the first piece. */
+/* Append a piece and strip U+2581 at the beginning of the text. For a .model that removes extra
+ * white space, every leading one is stripped; for another .model, and for a GGUF, that of the
+ * first piece. */
 static lt_err put_spm(lt_tokenizer_stream *s, uint32_t id) {
     const lt_tokenizer *t = s->t;
     const char *text = lt_vocab_text(&t->vocab, id);
@@ -164,7 +167,7 @@ static lt_err put_piece(lt_tokenizer_stream *s, uint32_t id) {
     LT_TRY(take_piece(s, id));
     if (s->t->n_decode > 0) {
         const size_t n = s->piece.n;
-        LT_TRY(lt_text_reserve(&s->piece, 1)); /* An empty token is one too. */
+        LT_TRY(lt_text_reserve(&s->piece, 1)); /* So that an empty token has an address, too. */
         LT_TRY(lt_decode_chain_apply(&s->chain, s->piece.data, n, false, &s->held));
         return put_bytes(s, NULL, 0, false);
     }
@@ -224,7 +227,7 @@ lt_err lt_tokenizer_stream_put(lt_tokenizer_stream *s, uint32_t id, const char *
     if (is_shown(s, id)) {
         LT_TRY(put_piece(s, id));
     } else if (s->t->spm.from_model) {
-        /* A piece that is not seen still ends a run of byte pieces. */
+        /* A skipped piece still ends a run of byte pieces. */
         LT_TRY(put_bytes(s, NULL, 0, false));
     }
     return give_out(s, text, bytes);

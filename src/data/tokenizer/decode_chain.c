@@ -1,19 +1,19 @@
 /* decode_chain.c: see decode_chain.h.
  *
  * A decoder of Hugging Face maps a list of tokens to a list of tokens, and a Sequence applies
- * several in order (`decode_chain` in its source). Here each step does the same with the tokens as
- * they come, and holds back what it cannot decide yet:
+ * several in order (`decode_chain` in its source). Here each step does the same with tokens as
+ * they arrive, and holds back those that it cannot decide yet:
  *
  *     token ─▶ step 0 ─▶ tokens ─▶ step 1 ─▶ tokens ... ─▶ text
  *
  *     SUFFIX         the last token, which is treated differently
- *     CTC            a copy of the token before
- *     BYTE_FALLBACK  a run of byte pieces: text if all of it is UTF-8, else one U+FFFD a byte
+ *     CTC            a copy of the previous token
+ *     BYTE_FALLBACK  a run of byte pieces: text if all of it is UTF-8, or one U+FFFD per byte
  *     BYTE_LEVEL     the bytes of an incomplete character
  *
  * FUSE and BYTE_LEVEL join all tokens into one. The steps after them see parts of that token:
- * METASPACE, a literal REPLACE and a STRIP of the start work on these as they come; the others need
- * the whole text and pass nothing on before the end. */
+ * METASPACE, a literal REPLACE and a STRIP of the start work on these as they arrive; the others
+ * need the whole text and pass nothing on before the end. */
 #include "data/tokenizer/decode_chain.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static lt_err check_size(const lt_text *t) {
     return LT_OK;
 }
 
-/* Rust's u8::from_str_radix on the two characters, which takes a plus sign for the first. */
+/* As Rust's u8::from_str_radix on the two characters; it accepts a plus sign as the first. */
 int lt_decode_byte(const char *s, size_t n) {
     int high, low;
     if (n != BYTE_PIECE_BYTES || memcmp(s, "<0x", 3) != 0 || s[5] != '>') {
@@ -108,7 +108,7 @@ void lt_decode_chain_continue(lt_decode_chain *c) {
     }
 }
 
-/* The text behind the last end is a token. */
+/* Make the text after the last end a token. */
 static lt_err end_token(lt_decode_tokens *t) {
     if (t->n == t->room) {
         const size_t room = t->room == 0 ? 16 : 2 * t->room;
@@ -186,7 +186,7 @@ static lt_err prepend_space(lt_text *s) {
     return LT_OK;
 }
 
-/* Hugging Face's wordpiece::cleanup. */
+/* As Hugging Face's wordpiece::cleanup. */
 static lt_err clean_up(lt_decode_chain *c) {
     static const char *const cleanups[][2] = {
         {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
@@ -234,7 +234,7 @@ static void strip_ends(lt_text *s, const lt_decode_op *op) {
     }
 }
 
-/* One token that does not depend on others but by being the first: c->work. */
+/* Map one token, c->work, which depends on others only in whether it is the first. */
 static lt_err map_token(lt_decode_chain *c, const lt_decode_stage *s) {
     const lt_decode_op *op = s->op;
     switch (op->kind) {
@@ -269,7 +269,7 @@ static lt_err put_suffixed(lt_decode_chain *c, lt_decode_stage *s, bool last) {
 static lt_err run_suffix(lt_decode_chain *c, lt_decode_stage *s) {
     const lt_text token = c->work;
     const bool held = s->holds;
-    c->work = s->held; /* The one that waited goes on, the new one waits. */
+    c->work = s->held; /* The held token is passed on, and the new one is held. */
     s->held = token;
     s->holds = true;
     LT_TRY(lt_text_reserve(&c->work, 1));
@@ -294,7 +294,7 @@ static lt_err run_ctc(lt_decode_chain *c, lt_decode_stage *s) {
     return c->work.n > 0 ? put_token(&c->out, c->work.data, c->work.n) : LT_OK;
 }
 
-/* The run of byte pieces is over: one token, or one U+FFFD a byte. */
+/* End a run of byte pieces: it becomes one token, or one U+FFFD per byte. */
 static lt_err end_run(lt_decode_chain *c, lt_decode_stage *s) {
     if (s->held.n == 0) {
         return LT_OK;
@@ -320,7 +320,7 @@ static lt_err run_byte_fallback(lt_decode_chain *c, lt_decode_stage *s) {
     return put_token(&c->out, c->work.data, c->work.n);
 }
 
-/* Whole characters go on; final: what is left is ill-formed. */
+/* Pass on whole characters; final: the bytes that are left are ill-formed. */
 static lt_err put_characters(lt_decode_chain *c, lt_decode_stage *s, bool final) {
     LT_TRY(lt_text_assemble(&c->out.text, &s->held, false, final));
     return end_token(&c->out);
@@ -332,7 +332,8 @@ static lt_err run_byte_level(lt_decode_chain *c, lt_decode_stage *s) {
     return put_characters(c, s, false);
 }
 
-/* How much of the end of `held` may be the beginning of `from`; whole characters. */
+/* Number of bytes at the end of `held`, in whole characters, that may be the beginning of
+ * `from`. */
 static size_t open_end(const lt_text *held, const lt_text *from) {
     size_t n = held->n < from->n - 1 ? held->n : from->n - 1;
     while (n > 0 && memcmp(held->data + held->n - n, from->data, n) != 0) {
@@ -367,7 +368,7 @@ static lt_err run_literal(lt_decode_chain *c, lt_decode_stage *s, const char *to
     return end_token(&c->out);
 }
 
-/* Six characters are a byte piece only if they are the whole text. */
+/* In a joined text, six characters are a byte piece only if they are the whole text. */
 static lt_err run_fused_fallback(lt_decode_chain *c, lt_decode_stage *s, bool final) {
     LT_TRY(lt_text_put(&s->held, c->work.data, c->work.n));
     if (s->held.n > BYTE_PIECE_BYTES || s->n_run > 0) {
@@ -385,7 +386,7 @@ static lt_err run_fused_fallback(lt_decode_chain *c, lt_decode_stage *s, bool fi
     return LT_OK;
 }
 
-/* c->work is a stretch of the one token there is, maybe empty. */
+/* Run a step on c->work, a part of the only token, which may be empty. */
 static lt_err run_fused(lt_decode_chain *c, lt_decode_stage *s, bool final) {
     switch (s->op->kind) {
     case LT_DECODE_REPLACE:
@@ -410,7 +411,7 @@ static lt_err run_fused(lt_decode_chain *c, lt_decode_stage *s, bool final) {
     return put_token(&c->out, c->work.data, c->work.n);
 }
 
-/* The whole text at once, as the only token. */
+/* Run a step on the whole text, the only token. */
 static lt_err run_whole(lt_decode_chain *c, lt_decode_stage *s) {
     switch (s->op->kind) {
     case LT_DECODE_CTC:
@@ -425,7 +426,7 @@ static lt_err run_whole(lt_decode_chain *c, lt_decode_stage *s) {
     }
 }
 
-/* c->work is a token of many. */
+/* Run a step on c->work, one token of many. */
 static lt_err run_token(lt_decode_chain *c, lt_decode_stage *s) {
     switch (s->op->kind) {
     case LT_DECODE_SUFFIX:
@@ -443,11 +444,11 @@ static lt_err run_token(lt_decode_chain *c, lt_decode_stage *s) {
     }
 }
 
-/* No token follows: let go what is held. */
+/* No token follows: pass on the held text. */
 static lt_err end_stage(lt_decode_chain *c, lt_decode_stage *s) {
     c->work.n = 0;
     if (s->op->kind == LT_DECODE_FUSE || s->op->kind == LT_DECODE_BYTE_LEVEL) {
-        c->gone = false; /* Without tokens, these steps make one empty token. */
+        c->gone = false; /* If there are no tokens, these steps make an empty one. */
     } else if (s->fused && c->gone) {
         return LT_OK;
     }
@@ -476,7 +477,7 @@ static lt_err end_stage(lt_decode_chain *c, lt_decode_stage *s) {
     }
 }
 
-/* c->in through one step into c->out. */
+/* Run one step from c->in to c->out. */
 static lt_err run_stage(lt_decode_chain *c, lt_decode_stage *s, bool final) {
     size_t begin = 0;
     c->out.n = c->out.text.n = 0;

@@ -13,12 +13,13 @@ typedef enum {
     LT_DECODE_REPLACE,       /* from (or regex) -> to within each token */
     LT_DECODE_METASPACE,     /* from is the replacement; `prepend`: the first token loses it */
     LT_DECODE_BYTE_FALLBACK, /* <0xHH> pieces become bytes */
-    LT_DECODE_FUSE,          /* What follows works on the whole text. */
+    LT_DECODE_FUSE,          /* Later steps work on the whole text. */
     LT_DECODE_STRIP,         /* from (one character), up to start / stop times */
     LT_DECODE_WORDPIECE,     /* from is the prefix; cleanup */
     LT_DECODE_SUFFIX,        /* from is the end-of-word suffix */
-    LT_DECODE_JOIN,          /* Tokens are separated by spaces (a file without decoder). */
-    LT_DECODE_CTC, /* Repeated tokens and from (the pad) vanish; cleanup; to becomes a space */
+    LT_DECODE_JOIN,          /* Tokens are separated by spaces (a file without a decoder). */
+    /* Repeated tokens and from (the pad) are dropped; cleanup; to becomes a space */
+    LT_DECODE_CTC,
     LT_DECODE_BYTE_LEVEL /* GPT-2's printable characters become bytes. */
 } lt_decode_kind;
 
@@ -32,7 +33,7 @@ typedef struct {
 
 #define LT_MAX_DECODE_OPS 64
 
-/* Texts end to end: token i is [ends[i - 1], ends[i]). */
+/* Texts one after another: token i is [ends[i - 1], ends[i]). */
 typedef struct {
     lt_text text;
     size_t *ends;
@@ -44,7 +45,7 @@ typedef struct {
     const lt_decode_op *op;
     /* An earlier step joined all tokens into one: the input arrives as pieces of it. */
     bool fused;
-    bool whole;     /* fused: it needs the whole text at once, and gets it at the end. */
+    bool whole;     /* fused: the step needs the whole text at once, and gets it at the end. */
     bool first;     /* No token has arrived yet. */
     bool holds;     /* SUFFIX, CTC: `held` is a token. */
     size_t n_run;   /* BYTE_FALLBACK: bytes in `held`. */
@@ -68,11 +69,12 @@ void lt_decode_chain_close(lt_decode_chain *c);
 /* The tokens continue a text: the first one is not treated as first. */
 void lt_decode_chain_continue(lt_decode_chain *c);
 
-/* Feed a token (NULL: none), and append the text that is final now. final: no token follows. */
+/* Feed a token (NULL: none), and append the text that can no longer change. final: no token
+ * follows. */
 LT_MUST_USE lt_err lt_decode_chain_apply(lt_decode_chain *c, const char *token, size_t n,
                                          bool final, lt_text *text);
 
-/* The byte that ByteFallback makes of a token, or -1. */
+/* The byte that ByteFallback decodes a token to, or -1. */
 int lt_decode_byte(const char *s, size_t n);
 
 #endif

@@ -1,11 +1,12 @@
-/* tokenizer/ends.c: which tokens end a text or a turn, as far as the tokenizer's own file says.
+/* tokenizer/ends.c: finds the tokens that end a text or a turn, as far as the tokenizer's own
+ * file shows.
  *
- * eos and eot, a GGUF's further keys, and special tokens by their names: files often name only one
- * of those that a model was trained to stop at. The names are llama.cpp's, so that generation stops
- * where it does there; for a GGUF they include those of filling in the middle, at which llama.cpp
- * stops. llama.cpp also makes these two exceptions: if there are <|return|> and <|call|> (or
- * channels at all), <|end|> ends a message but not the text (gpt-oss); if there is
- * <|tool_response>, </s> is an ordinary token (Gemma 4). */
+ * They are eos and eot, those of a GGUF's further keys, and special tokens with certain names,
+ * because files often name only one of the tokens at which a model was trained to stop. The names
+ * are llama.cpp's, so that generation stops where it does there; for a GGUF they include those of
+ * fill-in-the-middle, at which llama.cpp stops. llama.cpp also makes these two exceptions: if
+ * there are <|return|> and <|call|> (or channels at all), <|end|> ends a message but not the text
+ * (gpt-oss); if there is <|tool_response>, </s> is an ordinary token (Gemma 4). */
 #include <string.h>
 
 #include "base/error.h"
@@ -36,7 +37,7 @@ static const char *const names[] = {"<|eot_id|>",
                                     "[e~[",
                                     NULL};
 
-/* Padding, a repository's name and a file's border. */
+/* Padding, the name of a repository, the separator of files. */
 static const char *const fill_names[] = {
     "<|fim_pad|>",   "<fim-pad>",  "<fim_pad>", "<PAD>",      "[PAD]",        "<|fim_repo|>",
     "<|repo_name|>", "<fim-repo>", "<REPO>",    "<reponame>", "<|file_sep|>", NULL};

@@ -1,6 +1,6 @@
-/* tokenizer/fim.c: the tokens by which a model fills in the middle of a text: those that a GGUF
- * names by key, else special tokens with the names that models use (the same as in llama.cpp). In a
- * Llama's file they are called "▁<PRE>", with SentencePiece's space. */
+/* tokenizer/fim.c: finds the tokens with which a model fills in the middle of a text: those that
+ * a GGUF names by key, otherwise special tokens with the names that models use (the same as in
+ * llama.cpp). In Llama's file they are called "▁<PRE>", with SentencePiece's space. */
 #include <string.h>
 
 #include "data/tokenizer/impl.h"

@@ -1,5 +1,5 @@
-/* tokenizer/gguf.c: the tokenizer inside a GGUF file's metadata (tokenizer.ggml.*), with the
- * meaning llama.cpp gives it.
+/* tokenizer/gguf.c: reads the tokenizer in a GGUF file's metadata (tokenizer.ggml.*), as
+ * llama.cpp interprets it.
  *
  *     model "gpt2"    byte-level BPE: tokens in printable form, merges "left right", `pre` names
  *                     the pre-tokenizer
@@ -7,9 +7,8 @@
  *           "t5"      SentencePiece Unigram
  *           "bert"    WordPiece: U+2581 begins a word
  *
- * `pre` is a name that llama.cpp gives to a pattern; the table below says which. An unknown or
- * missing name is refused, or read as "default" when missing, which is what llama.cpp does with old
- * files. */
+ * `pre` is a name that llama.cpp gives to a pattern; see the table below. An unknown name is
+ * refused; a missing one is read as "default", as by llama.cpp for old files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +20,7 @@
 
 #define MAX_PATTERNS LT_GGUF_PATTERNS
 
-/* Patterns: '@' and a name for a scanner, else a regular expression; applied in turn. */
+/* Patterns, which are applied in turn: '@' and the name of a scanner, or a regular expression. */
 typedef struct {
     const char *names; /* "|a|b|" */
     const char *patterns[MAX_PATTERNS];
@@ -132,7 +131,7 @@ static lt_err add_pre(lt_tokenizer *t, const pre_row *row) {
     return LT_OK;
 }
 
-/* Absent leaves *out. */
+/* An absent key leaves *out unchanged. */
 static lt_err optional_bool(const lt_gguf *g, const char *key, bool *out) {
     const lt_err err = lt_gguf_get_bool(g, key, out);
     return err == LT_ERR_NOT_FOUND ? LT_OK : err;
@@ -142,7 +141,7 @@ static lt_err optional_id(const lt_gguf *g, const char *key, uint32_t n, uint32_
     uint64_t id;
     const lt_err err = lt_gguf_get_u64(g, key, &id);
     if (err == LT_ERR_NOT_FOUND || (err == LT_OK && id == UINT32_MAX)) {
-        return LT_OK; /* Some writers put -1 for "none". */
+        return LT_OK; /* Some writers use -1 for "none". */
     }
     LT_TRY(err);
     if (id >= n) {
@@ -153,7 +152,7 @@ static lt_err optional_id(const lt_gguf *g, const char *key, uint32_t n, uint32_
     return LT_OK;
 }
 
-/* Tokens of filling in the middle, also by the keys of older files. */
+/* Read the tokens of fill-in-the-middle; older files use other keys. */
 static lt_err fim_ids(lt_tokenizer *t, const lt_gguf *g, uint32_t n) {
     static const char *const keys[LT_FIM_COUNT][2] = {
         [LT_FIM_PREFIX] = {"tokenizer.ggml.prefix_token_id", "tokenizer.ggml.fim_pre_token_id"},
@@ -175,8 +174,8 @@ static lt_err add_end(lt_tokenizer *t, uint32_t id) {
     return id == LT_NO_ID ? LT_OK : lt_ids_append(&t->ends, &id, 1);
 }
 
-/* Tokens at which llama.cpp stops, besides eos and eot: the end of a message, and those tokens of
- * filling in the middle after which the model would begin another file. */
+/* Read the tokens at which llama.cpp stops, besides eos and eot: the end of a message, and those
+ * tokens of fill-in-the-middle after which the model would begin another file. */
 static lt_err more_ends(lt_tokenizer *t, const lt_gguf *g, uint32_t n) {
     uint32_t eom = LT_NO_ID;
     t->from_gguf = true;
@@ -260,7 +259,8 @@ static lt_err read_bpe_tokens(lt_tokenizer *t, const lt_gguf_kv *tokens, const l
         const lt_scored_type type = type_at(types, id, s);
         if (type == LT_SCORED_CONTROL || type == LT_SCORED_UNKNOWN || type == LT_SCORED_USER) {
             LT_TRY_DONE(lt_vocab_put(&t->vocab, id, s.data, s.bytes, 0, false, t->name));
-            t->byte_level = false; /* Its text is plain: compare it so. */
+            /* Its text is not mapped to printable characters, so it is compared as it is. */
+            t->byte_level = false;
             err = lt_tokenizer_add(t, (lt_added){.id = id, .special = type != LT_SCORED_USER},
                                    s.data, s.bytes);
             t->byte_level = true;
@@ -353,7 +353,7 @@ static lt_err read_scored(lt_tokenizer *t, const lt_gguf *g, lt_scored *v) {
     return LT_OK;
 }
 
-/* "llama" and "t5". */
+/* Read "llama" and "t5". */
 static lt_err read_spm(lt_tokenizer *t, const lt_gguf *g, bool unigram) {
     lt_err err = LT_OK;
     lt_scored v = {0};
@@ -378,7 +378,8 @@ done:
     return err;
 }
 
-/* Pieces that begin a word carry U+2581, inner ones nothing: the reverse of BERT's "##". */
+/* Read "bert". Pieces that begin a word have U+2581, inner ones nothing: the reverse of BERT's
+ * "##". */
 static lt_err read_bert(lt_tokenizer *t, const lt_gguf *g) {
     lt_err err = LT_OK;
     const lt_gguf_kv *tokens = NULL, *types = NULL;

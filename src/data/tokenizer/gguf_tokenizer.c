@@ -1,10 +1,11 @@
 /* gguf_tokenizer.c: see gguf_tokenizer.h.
  *
- * Three arrays of n_ids: tokens (text), token_type (SentencePiece's numbers) and, for "llama",
- * scores; for "gpt2" merges and the name llama.cpp has for the pre-tokenizer. That name is found by
- * loading the tokenizer: it follows from the scanner that its pattern is mapped to (the reverse of
- * the table in tokenizer/gguf.c). A tokenizer.json of SentencePiece's kind has merges but no
- * scores: the piece that a merge of rank r makes gets the score -r, so that the same pairs win. */
+ * It writes arrays of n_ids: tokens (text), token_type (SentencePiece's numbers) and, for
+ * "llama", scores; for "gpt2", merges and llama.cpp's name of the pre-tokenizer. That name is
+ * found by loading the tokenizer: it follows from the scanner that its pattern is mapped to (the
+ * reverse of the table in tokenizer/gguf.c). A tokenizer.json of SentencePiece's kind has merges
+ * but no scores: the piece that a merge of rank r makes gets the score -r, so that the same pairs
+ * win. */
 #include "data/tokenizer/gguf_tokenizer.h"
 
 #include <stdio.h>
@@ -24,9 +25,9 @@ typedef struct {
     lt_gguf_out *o;
     const char *path;
     int64_t n_ids;
-    const int32_t *ends; /* (n_ends) of the model */
+    const int32_t *ends; /* (n_ends) ids of the model that end a text */
     int n_ends;
-    char **text; /* (n_ids) owned; NULL: a hole */
+    char **text; /* (n_ids) owned; NULL: there is no token */
     int32_t *type;
     float *score;
 } vocab;
@@ -126,7 +127,7 @@ static void put_ids(const vocab *v, const lt_tokenizer *t) {
 /* ---- tokenizer.json ---- */
 
 /* llama.cpp's name for the pre-tokenizer, preferably one for which it treats merges in the same
- * way. NULL: it has no name for it. */
+ * way. NULL: llama.cpp has no name for it. */
 static const char *pre_name(const lt_tokenizer *t) {
     static const struct {
         lt_scan_kind kind;
@@ -151,7 +152,7 @@ static const char *pre_name(const lt_tokenizer *t) {
     return other;
 }
 
-/* Where a reader of that name would treat merges otherwise. */
+/* Say how merges are treated if a reader would not infer it from the name. */
 static void put_ignore_merges(lt_gguf_out *o, const lt_tokenizer *t, const char *pre) {
     const char *patterns[LT_GGUF_PATTERNS];
     bool ignore_merges, add_bos;
@@ -192,7 +193,7 @@ static lt_err read_json_tokens(vocab *v, const json_t *root, const lt_tokenizer 
     return LT_OK;
 }
 
-/* Merge i as two pieces: a string "left right", or a pair. */
+/* Split a merge, which is a string "left right" or a pair, into its two pieces. */
 static bool merge_at(const json_t *merge, const char **left, size_t *left_n, const char **right) {
     const char *text = json_string_value(merge);
     if (text != NULL) {
@@ -228,7 +229,7 @@ static lt_err put_json_merges(vocab *v, const json_t *merges) {
     return LT_OK;
 }
 
-/* A merge of rank r makes its piece score -r. */
+/* Set scores: the piece of the merge of rank r has the score -r. */
 static lt_err score_merges(vocab *v, const json_t *merges, const lt_tokenizer *t) {
     json_t *merge;
     size_t i;
@@ -316,7 +317,8 @@ done:
 
 /* ---- llama2.c ---- */
 
-/* Spaces as U+2581; rows 1 and 2 are "\n<s>\n" and "\n</s>\n" in the file. */
+/* Set a token, with U+2581 for spaces; tokens 1 and 2 are "\n<s>\n" and "\n</s>\n" in the
+ * file. */
 static lt_err set_llama2c(vocab *v, int64_t id, const char *text, size_t n, float score) {
     char piece[1024];
     size_t at = 0;
@@ -344,7 +346,7 @@ static lt_err put_llama2c(vocab *v) {
     size_t bytes, at = 4;
     lt_tokenizer *t = NULL;
 
-    LT_TRY_DONE(lt_tokenizer_open(&t, v->path, NULL)); /* Checks the file. */
+    LT_TRY_DONE(lt_tokenizer_open(&t, v->path, NULL)); /* This checks the file. */
     LT_TRY_DONE(lt_file_read(&data, &bytes, v->path, BIN_BYTES_MAX));
     for (int64_t id = 0; at + 8 <= bytes; id++) {
         float score;

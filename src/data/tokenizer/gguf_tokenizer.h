@@ -1,5 +1,5 @@
-/* gguf_tokenizer.h: a tokenizer as GGUF metadata (tokenizer.ggml.*), as llama.cpp's converter
- * writes it. */
+/* gguf_tokenizer.h: writes a tokenizer as GGUF metadata (tokenizer.ggml.*), as llama.cpp's
+ * converter does. */
 #ifndef LT_DATA_GGUF_TOKENIZER_H
 #define LT_DATA_GGUF_TOKENIZER_H
 

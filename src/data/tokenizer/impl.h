@@ -5,7 +5,7 @@
  *         ──pre-tokenizer──▶ words ──model──▶ ids
  *
  * A reader (tokenizer/json.c, tokenizer/rank.c, ...) fills one of these from a file;
- * tokenizer_finish then builds what follows. */
+ * lt_tokenizer_finish then builds the tables that follow from these. */
 #ifndef LT_DATA_TOKENIZER_IMPL_H
 #define LT_DATA_TOKENIZER_IMPL_H
 
@@ -30,19 +30,20 @@ typedef enum {
     LT_MODEL_SPM_PIECES /* SentencePiece's CHAR and WORD */
 } lt_model_kind;
 
-/* A token that is cut out of the text before the model sees it. */
+/* An added token, which is cut out of the text before the model sees it. */
 typedef struct {
     uint32_t id;
     bool special, normalized, lstrip, rstrip, single_word;
     lt_text content;
-    lt_text decoded; /* LT_PIECE_RENAMED: the normal form, which decoding gives. */
+    lt_text decoded; /* LT_PIECE_RENAMED: the normal form, to which it is decoded. */
 } lt_added;
 
-/* SentencePiece's own normalizer settings (files in its format and GGUF "llama"). */
+/* Settings of SentencePiece's own normalizer (for files in its format and GGUF "llama"). */
 typedef struct {
     bool active;
     bool add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces, suffix_whitespace;
-    bool from_model; /* Decoded as SentencePiece does; else, from a GGUF, as llama.cpp. */
+    /* Ids are decoded as by SentencePiece; otherwise, for a GGUF, as by llama.cpp. */
+    bool from_model;
     lt_text unknown; /* from_model: what <unk> is decoded to. */
     lt_charsmap charsmap;
     lt_trie user; /* User-defined symbols: passed through unchanged, value = id. */
@@ -61,10 +62,10 @@ struct lt_tokenizer {
     const char *kind;
     lt_model_kind model;
     bool byte_level; /* Pieces are raw bytes, not characters. */
-    /* Words may also be cut before each sequence of U+2581: no piece crosses such a place. */
+    /* Words may also be cut before each run of U+2581, because no piece crosses such a place. */
     bool cut_at_metaspace;
     bool maps_bytes; /* A ByteLevel pre-tokenizer is in the file. */
-    /* Which words are first must be determined byte by byte: normalize_align.c. */
+    /* It must be determined byte by byte which words are first words: normalize_align.c. */
     bool tracks_first;
     lt_vocab vocab;
     lt_bpe bpe;
@@ -80,9 +81,10 @@ struct lt_tokenizer {
     lt_trie raw, normalized; /* Values index `added`. */
 
     lt_ids before, after; /* Ids that LT_ENCODE_ADD_SPECIAL adds. */
-    bool template_read;   /* by a template, which must be the last post-processor. */
+    bool template_read;   /* A template has set them; it must be the last post-processor. */
     lt_fit fit;
-    /* byte_level pieces are decoded in their printable form: the decoder is not ByteLevel. */
+    /* Pieces of a byte_level vocabulary are decoded in printable form, because the decoder is not
+     * ByteLevel. */
     bool printable;
     lt_decode_op decode[LT_MAX_DECODE_OPS];
     int n_decode;
@@ -92,7 +94,7 @@ struct lt_tokenizer {
      * it. */
     lt_ids ends;
     bool from_gguf;
-    lt_tokenizer_fim fim; /* What a GGUF's keys name. */
+    lt_tokenizer_fim fim; /* The tokens that a GGUF's keys name. */
     lt_text chat_template;
 };
 
@@ -109,18 +111,18 @@ struct lt_tokenizer_scratch {
     lt_pieces pieces;
     lt_text valid; /* The input with ill-formed UTF-8 replaced. */
     lt_text spm;
-    bool keeps_edges; /* Encoding leaves its segments' edges in `edges`. */
+    bool keeps_edges; /* Encoding stores the edges of its segments in `edges`. */
     lt_token_edge *edges;
     size_t n_edges, edges_room;
 };
 
-/* The text that the model sees of a segment: normalised. *out is the segment itself or scratch,
+/* Normalise a segment, as the model sees it. *out is the segment itself, or scratch that is valid
  * until the next call. */
 LT_MUST_USE lt_err lt_tokenizer_normalize(const lt_tokenizer *t, lt_tokenizer_scratch *s,
                                           const char *text, size_t n, const char **out,
                                           size_t *out_n);
 
-/* tokenizer/ends.c: which tokens end a text, when all special ones are known. */
+/* tokenizer/ends.c: find the tokens that end a text, after all special ones are known. */
 LT_MUST_USE lt_err lt_tokenizer_find_ends(lt_tokenizer *t);
 
 /* Add one added token (content is copied); vocab gets its piece. */
@@ -128,11 +130,12 @@ LT_MUST_USE lt_err lt_tokenizer_add(lt_tokenizer *t, lt_added token, const char 
 LT_MUST_USE lt_err lt_tokenizer_add_decode(lt_tokenizer *t, lt_decode_kind kind, const char *from,
                                            const char *to);
 
-/* Normalise text as SentencePiece does, into out: U+2581 for spaces. user (with LT_TRIE values)
- * passes unchanged. */
+/* Append text to out as SentencePiece normalises it, with U+2581 for spaces. User-defined symbols
+ * are not changed. */
 LT_MUST_USE lt_err lt_spm_normalize(const lt_spm *m, const char *text, size_t n, lt_text *out);
 
-/* Readers: fill a zeroed tokenizer whose name is set. `text` stays alive during the call only. */
+/* Readers: they fill a zeroed tokenizer whose name is set. `text` is needed only during the
+ * call. */
 LT_MUST_USE lt_err lt_tokenizer_read_json(lt_tokenizer *t, const char *text, size_t n);
 LT_MUST_USE lt_err lt_tokenizer_read_tekken(lt_tokenizer *t, const char *text, size_t n);
 LT_MUST_USE lt_err lt_tokenizer_read_ranks(lt_tokenizer *t, const char *text, size_t n,
@@ -146,7 +149,8 @@ LT_MUST_USE lt_err lt_tokenizer_read_gguf(lt_tokenizer *t, const struct lt_gguf 
 /* The patterns that a GGUF's pre-tokenizer name stands for, to be applied in turn ('@' and a
  * scanner's name, or a regular expression; NULL after the last). False: the name is unknown. */
 #define LT_GGUF_PATTERNS 6
-/* Ours: BOOL, where merges are not treated as the name of the pre-tokenizer says. */
+/* A key of our own, BOOL: set if merges are not treated as the name of the pre-tokenizer
+ * implies. */
 #define LT_GGUF_IGNORE_MERGES "lateen.ignore_merges"
 bool lt_gguf_pre_patterns(const char *name, const char *patterns[LT_GGUF_PATTERNS],
                           bool *ignore_merges, bool *add_bos);
@@ -159,14 +163,15 @@ LT_MUST_USE lt_err lt_tokenizer_set_pattern(lt_tokenizer *t, const char *pattern
 LT_MUST_USE lt_err lt_tokenizer_merge(const lt_tokenizer *t, lt_merge_batch *m, const char *left,
                                       size_t left_n, const char *right, size_t right_n);
 
-/* A byte-level vocabulary's printable form ("Ġthe") as bytes, appended to out. False: a character
- * stands for no byte; then out gets the text itself. */
+/* Append the bytes for which the printable form ("Ġthe") of a byte-level vocabulary stands.
+ * *mapped false: a character stands for no byte, and out gets the text itself. */
 LT_MUST_USE lt_err lt_tokenizer_unmap(const char *s, size_t n, lt_text *out, bool *mapped);
 
 /* Append the bytes that base64 text stands for (standard alphabet, '=' padding optional). */
 LT_MUST_USE lt_err lt_base64_decode(const char *s, size_t n, lt_text *out, const char *name);
 
-/* After a reader: tries, pair tables, special ids by their usual names. */
+/* Called after a reader: build tries and pair tables, and find special ids by their usual
+ * names. */
 LT_MUST_USE lt_err lt_tokenizer_finish(lt_tokenizer *t);
 
 #endif

@@ -4,8 +4,8 @@
  * their tables. Everything else is small, kept as slices on the first pass, and read as a tree by
  * tokenizer/json_parts.c. The vocabulary of a byte-level model is stored as raw bytes, so it must
  * be known first whether the model is byte-level. If a file has `model` before `normalizer` and
- * `pre_tokenizer`, or the vocabulary before the model's type, that part is skipped at first and
- * read at the end. */
+ * `pre_tokenizer`, or the vocabulary before the model's type, that part is skipped first and read
+ * at the end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,7 +53,7 @@ static lt_err put_piece(lt_tokenizer *t, uint32_t id, lt_slice piece, lt_text *r
                         false, t->name);
 }
 
-/* {"piece": id, ...} */
+/* Read {"piece": id, ...}. */
 static lt_err read_vocab(lt_tokenizer *t, lt_json_pull *j) {
     lt_err err = LT_OK;
     lt_text raw = {0};
@@ -87,9 +87,9 @@ done:
     return err;
 }
 
-/* [["piece", score], ...]: the id is the place. */
+/* Read [["piece", score], ...]; the id is the index in the list. */
 static lt_err read_scored(lt_tokenizer *t, lt_json_pull *j) {
-    lt_ids scores = {0}; /* Room for doubles: two words each. */
+    lt_ids scores = {0}; /* Used as an array of doubles, of two words each. */
     lt_err err = LT_OK;
     bool more;
     double score;
@@ -130,7 +130,7 @@ done:
     return err;
 }
 
-/* One half of a merge behind m->text, as bytes where the vocabulary is. */
+/* Append one half of a merge to m->text, as bytes if the vocabulary is in bytes. */
 static lt_err put_half(const lt_tokenizer *t, lt_merge_batch *m, const char *s, size_t n,
                        bool *ok) {
     bool mapped = true;
@@ -148,14 +148,14 @@ lt_err lt_tokenizer_merge(const lt_tokenizer *t, lt_merge_batch *m, const char *
     LT_TRY(put_half(t, m, left, left_n, &ok));
     cut = m->text.n;
     LT_TRY(put_half(t, m, right, right_n, &ok));
-    if (!ok) { /* Made of characters that stand for no byte: no text can become this. */
+    if (!ok) { /* It has characters that stand for no byte, so it never applies to a text. */
         m->text.n = start;
         return lt_merge_batch_skip(m);
     }
     return lt_merge_batch_put(m, cut - start, m->text.n - cut);
 }
 
-/* "left right" or ["left", "right"]. */
+/* Read a merge: "left right" or ["left", "right"]. */
 static lt_err read_merge(lt_tokenizer *t, lt_json_pull *j, lt_merge_batch *m, lt_text *left) {
     const uint32_t index = t->bpe.n_merges;
     lt_slice s;
@@ -185,7 +185,7 @@ static lt_err read_merge(lt_tokenizer *t, lt_json_pull *j, lt_merge_batch *m, lt
                               s.n - (size_t)(space + 1 - s.data));
 }
 
-#define SAMPLE 1024 /* Merges whose size tells how many there will be. */
+#define SAMPLE 1024 /* Number of merges from whose size the total number is estimated. */
 
 static lt_err read_merges(lt_tokenizer *t, lt_json_pull *j) {
     lt_err err = LT_OK;
@@ -225,7 +225,8 @@ static lt_err begin_vocab(lt_tokenizer *t, lt_json_parts *parts, bool scored) {
     return lt_json_model_apply(t, m);
 }
 
-/* The vocabulary and the merges that stood before what they need. */
+/* Read the vocabulary and merges that were skipped because they came before fields that they
+ * need. */
 static lt_err read_skipped(lt_tokenizer *t, lt_json_parts *parts, bool have_vocab, lt_slice vocab,
                            lt_slice merges) {
     lt_json_model *m = &parts->model;
@@ -265,12 +266,14 @@ static lt_err read_model(lt_tokenizer *t, lt_json_pull *j, lt_json_parts *parts)
         if (lt_slice_is(key, "vocab") && lt_json_model_has(m, "type") && !parts->defer) {
             LT_TRY(begin_vocab(t, parts, lt_json_pull_peek(j) == '['));
             LT_TRY(m->scored ? read_scored(t, j) : read_vocab(t, j));
-            LT_TRY(lt_json_model_apply(t, m)); /* Now <unk> can be found. */
+            LT_TRY(lt_json_model_apply(t, m)); /* Only now can <unk> be found. */
             have_vocab = true;
         } else if (lt_slice_is(key, "vocab")) {
-            LT_TRY(lt_json_pull_skip(j, &vocab)); /* Fields that matter may come behind it. */
+            /* Fields that matter for it may come after it. */
+            LT_TRY(lt_json_pull_skip(j, &vocab));
         } else if (lt_slice_is(key, "merges") && have_vocab && !parts->late) {
-            parts->merges_first = true; /* If they fail, a field behind them may be why. */
+            /* If they are refused, the reason may be a field that comes after them. */
+            parts->merges_first = true;
             LT_TRY(read_merges(t, j));
             parts->merges_first = false;
             m->have_merges = true;
@@ -319,7 +322,7 @@ static lt_err read_top(lt_tokenizer *t, lt_json_pull *j, lt_json_parts *parts) {
     return lt_json_pull_end(j);
 }
 
-/* As before the model was read. */
+/* Restore the state before the model was read. */
 static void forget_model(lt_tokenizer *t) {
     lt_vocab_free(&t->vocab);
     lt_bpe_free(&t->bpe);
@@ -359,7 +362,7 @@ lt_err lt_tokenizer_read_json(lt_tokenizer *t, const char *text, size_t n) {
     if (err != LT_OK && !parts.merges_first) {
         return err;
     }
-    if (err != LT_OK || parts.late) { /* Rare: fields of the model stand behind its vocabulary. */
+    if (err != LT_OK || parts.late) { /* Rare: fields of the model come after its vocabulary. */
         forget_model(t);
         parts = (lt_json_parts){.defer = true};
         LT_TRY(read_whole(t, text, n, &parts));

@@ -1,5 +1,5 @@
-/* tokenizer/json.h: shared by the files that read tokenizer.json: the slices of text that the first
- * pass (json_pull.h) leaves for the second, which builds a tree. */
+/* tokenizer/json.h: shared by the files that read tokenizer.json: the slices of text that the
+ * first pass (json_pull.h) leaves to the second, which builds a tree. */
 #ifndef LT_DATA_TOKENIZER_JSON_H
 #define LT_DATA_TOKENIZER_JSON_H
 
@@ -29,7 +29,7 @@ typedef struct {
     lt_slice truncation, padding;
     lt_json_model model;
     bool model_read, pre_tokenizer_read;
-    bool defer;        /* The vocabulary is read when all other fields of the model are known. */
+    bool defer;        /* The vocabulary is read after all other fields of the model are known. */
     bool merges_first; /* The merges did not fit the vocabulary as it was read. */
     bool late;         /* A later field would have changed how the vocabulary is read. */
 } lt_json_parts;
@@ -39,7 +39,7 @@ bool lt_json_model_has(const lt_json_model *m, const char *key);
 /* Which model it is. */
 LT_MUST_USE lt_err lt_json_model_type(lt_tokenizer *t, const lt_json_model *m);
 
-/* Would a field that came after the vocabulary have changed how it is read? */
+/* Whether a field that came after the vocabulary would have changed how it is read. */
 bool lt_json_model_late(const lt_tokenizer *t, const lt_json_model *m, const lt_json_field *f);
 
 /* Read the pre-tokenizer (once) and decide whether the vocabulary is kept as raw bytes:
@@ -53,15 +53,16 @@ LT_MUST_USE lt_err lt_json_model_apply(lt_tokenizer *t, lt_json_model *m);
  * them. */
 LT_MUST_USE lt_err lt_json_parts_rest(lt_tokenizer *t, lt_json_parts *parts);
 
-/* A part's "type", or "". */
+/* The "type" of a part, or "". */
 const char *lt_json_type_of(const json_t *o);
 
-/* A pattern's string; an empty one matches at every place. */
+/* Compile a pattern, a JSON string; an empty one matches at every position. */
 LT_MUST_USE lt_err lt_json_open_regex(const lt_tokenizer *t, const json_t *pattern,
                                       struct lt_regex **out);
 
 /* tokenizer/json_added.c: like Hugging Face's package, take an added token's id from the
- * vocabulary, or else continue counting after it, and only warn if the file has another id. */
+ * vocabulary, or otherwise the next free one after it, and only warn if the file has another
+ * id. */
 LT_MUST_USE lt_err lt_json_add_tokens(lt_tokenizer *t, const json_t *list);
 
 /* tokenizer/json_decoder.c: one decoder that is not a Sequence. */

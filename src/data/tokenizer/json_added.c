@@ -23,7 +23,8 @@ static lt_err vocab_id(const lt_tokenizer *t, const char *text, size_t n, uint32
     LT_TRY_DONE(t->byte_level ? lt_tokenizer_unmap(text, n, &raw, &mapped)
                               : lt_text_put(&raw, text, n));
     *id = mapped ? lt_vocab_find(&t->vocab, raw.data, raw.n) : LT_NO_ID;
-    for (uint32_t k = 0; !mapped && k < t->vocab.n; k++) { /* Such pieces are in no index. */
+    /* Pieces that are not mapped are not in the index. */
+    for (uint32_t k = 0; !mapped && k < t->vocab.n; k++) {
         if ((t->vocab.flags[k] & LT_PIECE_LITERAL) != 0 && t->vocab.bytes[k] == n &&
             memcmp(lt_vocab_text(&t->vocab, k), text, n) == 0) {
             *id = k;
@@ -53,8 +54,8 @@ static lt_err read_added_token(const lt_tokenizer *t, const json_t *o, size_t i,
     return LT_OK;
 }
 
-/* Fails if the file's id of an added token belongs to another piece: the two lists are then not of
- * one vocabulary. */
+/* Fails if the file's id of an added token belongs to another piece: the two lists then belong to
+ * different vocabularies. */
 static lt_err check_taken(const lt_tokenizer *t, uint32_t id, const char *text, size_t n) {
     if (id < t->vocab.n && (t->vocab.flags[id] & LT_PIECE_PRESENT) != 0) {
         LT_FAIL(LT_ERR_FORMAT,

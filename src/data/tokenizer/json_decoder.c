@@ -41,7 +41,7 @@ static lt_err add_decode_metaspace(lt_tokenizer *t, const json_t *o) {
     return LT_OK;
 }
 
-/* A decoder's number of characters. */
+/* Read a number of characters from a decoder. */
 static lt_err strip_count(const lt_tokenizer *t, const json_t *o, const char *key, uint32_t *out) {
     const json_t *v = json_object_get(o, key);
     if (!json_is_integer(v) || json_integer_value(v) < 0) {

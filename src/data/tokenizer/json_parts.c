@@ -1,6 +1,6 @@
-/* tokenizer/json_parts.c: the small parts of tokenizer.json: how its normalizers, pre-tokenizers,
- * post-processors and decoders map to ours. A component that we do not have is refused by name,
- * because without it ids would silently differ. */
+/* tokenizer/json_parts.c: reads the small parts of tokenizer.json: maps its normalizers,
+ * pre-tokenizers, post-processors and decoders to ours. A component that we do not have is
+ * refused by name, because without it ids would silently differ. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +31,8 @@ const char *lt_json_type_of(const json_t *o) {
     return type != NULL ? type : "";
 }
 
-/* The components of nested "Sequence"s, in order. key: "normalizers", "pretokenizers", "processors"
- * or "decoders". */
+/* List the components of nested "Sequence"s, in order. key: "normalizers", "pretokenizers",
+ * "processors" or "decoders". */
 static lt_err flatten(const json_t *root, const char *key, const json_t *leaves[MAX_LEAVES], int *n,
                       const char *name) {
     const json_t *lists[MAX_NEST];
@@ -74,7 +74,7 @@ static bool is_true(const lt_json_model *m, const char *key) {
     return f != NULL && lt_slice_is(f->value, "true");
 }
 
-/* A string field into out[0..room); absent or null leaves "". */
+/* Copy a string field to out[0..room); "" if it is absent or null. */
 static lt_err string_field(const lt_tokenizer *t, const lt_json_model *m, const char *key,
                            char *out, size_t room) {
     lt_err err = LT_OK;
@@ -159,7 +159,7 @@ static lt_err add_metaspace(lt_tokenizer *t, const json_t *o) {
     const json_t *replacement = json_object_get(o, "replacement");
     lt_cut cut = {.kind = LT_CUT_METASPACE, .split = !json_is_false(json_object_get(o, "split"))};
 
-    if (scheme == NULL) { /* Files of before prepend_scheme. */
+    if (scheme == NULL) { /* The file is older than prepend_scheme. */
         cut.prepend = json_is_false(json_object_get(o, "add_prefix_space")) ? LT_PREPEND_NEVER
                                                                             : LT_PREPEND_ALWAYS;
     } else {
@@ -239,9 +239,10 @@ static lt_err add_pre_tokenizer(lt_tokenizer *t, const json_t *o) {
     return lt_pretok_add(&t->pretok, cut);
 }
 
-/* Can the vocabulary be kept as raw bytes? It can if the last pre-tokenizer is the only ByteLevel,
- * on a BPE without affixes or byte pieces: then printable characters and bytes correspond one to
- * one. In all other cases the steps are done exactly, on printable characters. */
+/* Whether the vocabulary can be kept as raw bytes. It can if the last pre-tokenizer is the only
+ * ByteLevel, on a BPE without affixes or byte pieces: then printable characters and bytes
+ * correspond one to one. In all other cases the steps are done exactly, on printable
+ * characters. */
 static bool bytes_will_do(const lt_tokenizer *t, const lt_json_parts *parts,
                           const json_t *const leaves[], int n) {
     int n_byte_level = 0;
@@ -294,7 +295,7 @@ static lt_err add_replace(lt_tokenizer *t, const json_t *o, lt_norm norm) {
     return lt_normalizer_add(&t->normalizer, norm);
 }
 
-/* Base64 of the charsmap. */
+/* Add the charsmap, which is in Base64. */
 static lt_err add_charsmap(lt_tokenizer *t, const json_t *o) {
     lt_err err = LT_OK;
     const json_t *map = json_object_get(o, "precompiled_charsmap");
@@ -384,7 +385,7 @@ lt_err lt_json_model_type(lt_tokenizer *t, const lt_json_model *m) {
     static const char *const names[] = {"BPE", "Unigram", "WordPiece", "WordLevel"};
     char type[64];
     LT_TRY(string_field(t, m, "type", type, sizeof type));
-    if (type[0] == '\0') { /* Files of before "type": what the fields look like. */
+    if (type[0] == '\0') { /* The file is older than "type": infer it from the fields. */
         t->model = m->scored                                      ? LT_MODEL_UNIGRAM
                    : field(m, "max_input_chars_per_word") != NULL ? LT_MODEL_WORDPIECE
                                                                   : LT_MODEL_BPE;
@@ -434,7 +435,8 @@ static lt_err apply_words(lt_tokenizer *t, const lt_json_model *m) {
     return LT_OK;
 }
 
-/* Dropout makes encoding random during training; ids are those of dropout 0. */
+/* "dropout", which makes encoding random during training, is ignored: ids are those of dropout
+ * 0. */
 lt_err lt_json_model_apply(lt_tokenizer *t, lt_json_model *m) {
     const lt_json_field *unk = field(m, "unk_token");
     if (t->model == LT_MODEL_UNIGRAM) {
@@ -464,7 +466,7 @@ static lt_err put_id(lt_tokenizer *t, lt_ids *to, json_int_t id) {
     return lt_ids_append(to, &(uint32_t){(uint32_t)id}, 1);
 }
 
-/* "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}, ...] */
+/* Read "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}, ...]. */
 static lt_err read_template(lt_tokenizer *t, const json_t *o) {
     const json_t *tokens = json_object_get(o, "special_tokens");
     lt_ids before = {0}, after = {0};
@@ -500,7 +502,7 @@ static lt_err read_template(lt_tokenizer *t, const json_t *o) {
     if (!seen) {
         LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "%s: a template without the text", t->name);
     }
-    /* Processors nest: this one goes around what earlier ones added. */
+    /* Processors nest: the ids of this one go around those that earlier ones added. */
     for (size_t n = 0; n < t->before.n; n++) {
         LT_TRY_DONE(put_id(t, &before, t->before.data[n]));
     }
@@ -519,7 +521,7 @@ done:
 static lt_err add_post_processor(lt_tokenizer *t, const json_t *o) {
     const char *type = lt_json_type_of(o);
     if (strcmp(type, "ByteLevel") == 0) {
-        return LT_OK; /* Only trims offsets. */
+        return LT_OK; /* It only changes offsets. */
     }
     if (strcmp(type, "TemplateProcessing") == 0) {
         return read_template(t, o);
@@ -532,7 +534,7 @@ static lt_err add_post_processor(lt_tokenizer *t, const json_t *o) {
         }
         LT_TRY(put_id(t, &t->before, json_is_integer(cls) ? json_integer_value(cls) : -1));
         memmove(t->before.data + 1, t->before.data, (t->before.n - 1) * sizeof *t->before.data);
-        /* This one goes around what earlier ones added. */
+        /* The ids of this one go around those that earlier ones added. */
         t->before.data[0] = (uint32_t)json_integer_value(cls);
         return put_id(t, &t->after, json_is_integer(sep) ? json_integer_value(sep) : -1);
     }
@@ -557,8 +559,8 @@ static bool says(const json_t *o, const char *key, const char *value) {
     return s != NULL && strcmp(s, value) == 0;
 }
 
-/* {"max_length", "stride", "direction", "strategy"} and {"strategy": "BatchLongest" or {"Fixed":
- * n}, "direction", ...} */
+/* Read truncation, {"max_length", "stride", "direction", "strategy"}, and padding, {"strategy":
+ * "BatchLongest" or {"Fixed": n}, "direction", ...}. */
 static lt_err read_fit(lt_tokenizer *t, const json_t *cut, const json_t *pad) {
     lt_fit *f = &t->fit;
     uint64_t pad_id = 0;
@@ -613,7 +615,7 @@ done:
 
 /* If a normalizer puts something before the first character, Hugging Face's package loses the
  * alignment of the text: the next step that works character by character panics on most texts and
- * repeats a character in others. So there are no ids to agree with. */
+ * repeats a character in others. So there are no ids to reproduce. */
 static lt_err check_alignment(const lt_tokenizer *t) {
     const lt_norm *inserts = NULL;
     for (int i = 0; i < t->normalizer.n_norms; i++) {

@@ -11,7 +11,7 @@
 #define MAX_DEPTH 128
 
 lt_json_pull lt_json_pull_over(const char *text, size_t bytes, const char *name) {
-    text = text != NULL ? text : ""; /* An empty file has no bytes to point at. */
+    text = text != NULL ? text : ""; /* The text of an empty file may be NULL. */
     return (lt_json_pull){
         .start = text, .at = text, .end = text + bytes, .name = name, .fresh = true};
 }
@@ -68,7 +68,7 @@ lt_err lt_json_pull_begin(lt_json_pull *j, char bracket) {
     return LT_OK;
 }
 
-/* Past a comma, or past the closing bracket (*more = false). */
+/* Step past a comma, or past the closing bracket (*more = false). */
 static lt_err step(lt_json_pull *j, char closing, bool *more) {
     skip_space(j);
     if (j->at < j->end && *j->at == closing) {
@@ -123,7 +123,7 @@ static int32_t hex4(const char *p, const char *end) {
     return v;
 }
 
-/* j->at stands on the backslash; append the character and step behind the escape. */
+/* j->at is at the backslash: append the character and step past the escape. */
 static lt_err unescape(lt_json_pull *j) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     const char *hit;
@@ -158,7 +158,8 @@ static lt_err unescape(lt_json_pull *j) {
                           0x10000 + ((uint32_t)(unit - 0xD800) << 10) + (uint32_t)(low - 0xDC00));
 }
 
-/* First byte from p that ends a plain stretch: quote, backslash or a control character. */
+/* The first byte from p on that ends a run of plain characters: a quote, a backslash or a control
+ * character. */
 static const char *plain_end(const char *p, const char *end) {
     const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
     uint64_t w, q, b;
@@ -209,7 +210,7 @@ lt_err lt_json_pull_string(lt_json_pull *j, lt_slice *out) {
         j->at = plain_end(j->at, j->end);
     }
     j->at++;
-    LT_TRY(lt_text_reserve(&j->text, 1)); /* So that data is not NULL for "". */
+    LT_TRY(lt_text_reserve(&j->text, 1)); /* So that data is not NULL for an empty string. */
     *out = (lt_slice){j->text.data, j->text.n};
     return LT_OK;
 }
@@ -283,7 +284,7 @@ lt_err lt_json_pull_bool(lt_json_pull *j, bool *out) {
     return *out || take_word(j, "false") ? LT_OK : bad(j, "true or false");
 }
 
-/* One scalar, or one bracket; brackets are counted by the caller. */
+/* Skip one scalar, or one bracket; the caller counts brackets. */
 static lt_err skip_scalar(lt_json_pull *j) {
     lt_slice ignored;
     double v;
@@ -312,7 +313,7 @@ lt_err lt_json_pull_skip(lt_json_pull *j, lt_slice *out) {
 
     skip_space(j);
     begin = j->at;
-    do { /* Each turn takes one scalar or one opening bracket, then any closing ones. */
+    do { /* Each iteration takes one scalar or one opening bracket, then any closing ones. */
         const char kind = lt_json_pull_peek(j);
         if (kind == '{' || kind == '[') {
             LT_TRY(lt_json_pull_begin(j, kind));

@@ -1,8 +1,8 @@
-/* json_pull.h: a JSON reader that walks a text once, left to right, without building a tree.
+/* json_pull.h: a JSON reader that reads a text once, left to right, without building a tree.
  *
- * For the two places where a tree is too slow: tokenizer.json (28 MB, 650,000 strings) and lines of
- * JSON with long texts. Strings without escapes are slices of the input; others are unescaped into
- * a buffer of the reader.
+ * It is for the two places where a tree is too slow: tokenizer.json (28 MB, 650,000 strings) and
+ * lines of JSON with long texts. Strings without escapes are slices of the input; others are
+ * unescaped into a buffer of the reader.
  *
  *     lt_json_pull j = lt_json_pull_over(text, bytes, "tokenizer.json");
  *     LT_TRY(lt_json_pull_begin(&j, '{'));
@@ -36,7 +36,7 @@ typedef struct {
     const char *start, *at, *end;
     const char *name;
     int depth;
-    bool fresh;   /* Right after an opening bracket: no comma is due. */
+    bool fresh;   /* The position is right after an opening bracket, so no comma is expected. */
     lt_text text; /* The last unescaped string. */
     /* Lone escapes of the last string; their positions are those of the text. */
     lt_lone_escapes lone;
@@ -45,20 +45,20 @@ typedef struct {
 lt_json_pull lt_json_pull_over(const char *text, size_t bytes, const char *name);
 void lt_json_pull_close(lt_json_pull *j);
 
-/* Kind of the next value by its first character: one of { [ " t f n - (number), or 0 at the end or
- * for garbage. */
+/* Kind of the next value by its first character: one of { [ " t f n - (number), or 0 at the end
+ * or for any other character. */
 char lt_json_pull_peek(lt_json_pull *j);
 
 LT_MUST_USE lt_err lt_json_pull_begin(lt_json_pull *j, char bracket); /* '{' or '[' */
 
-/* Next key of the object, or *more = false past its closing brace. The key lives until the next
- * call. */
+/* Read the next key of the object, or set *more to false past its closing brace. The key is valid
+ * until the next call. */
 LT_MUST_USE lt_err lt_json_pull_key(lt_json_pull *j, lt_slice *key, bool *more);
 
-/* Step to the next element of the array, or *more = false past its closing bracket. */
+/* Step to the next element of the array, or set *more to false past its closing bracket. */
 LT_MUST_USE lt_err lt_json_pull_next(lt_json_pull *j, bool *more);
 
-/* Lives until the next call. */
+/* Read a string, which is valid until the next call. */
 LT_MUST_USE lt_err lt_json_pull_string(lt_json_pull *j, lt_slice *out);
 LT_MUST_USE lt_err lt_json_pull_i64(lt_json_pull *j, int64_t *out);
 LT_MUST_USE lt_err lt_json_pull_f64(lt_json_pull *j, double *out);
@@ -67,7 +67,7 @@ LT_MUST_USE lt_err lt_json_pull_bool(lt_json_pull *j, bool *out);
 /* Skip any value; *out (may be NULL) is its text. */
 LT_MUST_USE lt_err lt_json_pull_skip(lt_json_pull *j, lt_slice *out);
 
-/* Nothing but white space may follow. */
+/* Check that only white space follows. */
 LT_MUST_USE lt_err lt_json_pull_end(lt_json_pull *j);
 
 bool lt_slice_is(lt_slice s, const char *text);

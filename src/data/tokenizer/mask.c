@@ -1,7 +1,7 @@
 /* tokenizer/mask.c: finds the ids that stand for given bytes of a text, for the label masks of
  * conversations.
  *
- * Encoding leaves the edges between added tokens and the segments around them (keep_edge in
+ * Encoding stores the edges between added tokens and the segments around them (keep_edge in
  * tokenizer.c). A segment entirely inside or outside a span needs nothing more, and most answers
  * are such segments, because they end with a special token. In the others, each id's piece is
  * searched for in the text that the model saw, from left to right:
@@ -16,7 +16,7 @@
  * to it.
  *
  * The result is that of transformers' char_to_token, except for a span that ends inside a
- * character's bytes: of such a character's ids it takes the first, we take all. */
+ * character's bytes: of such a character's ids it takes the first, and we take all. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@
 #include "data/tokenizer/impl.h"
 #include "data/text_utf8.h"
 
-#define SEARCH_BYTES 4096 /* How far behind an unknown piece the next one is looked for. */
+#define SEARCH_BYTES 4096 /* How far after an unknown piece the next one is searched for. */
 #define NOT_HERE     SIZE_MAX
 
 static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
@@ -34,7 +34,8 @@ static bool begins_with_mark(const char *p, size_t n) {
     return n >= SPACE_MARK_BYTES && memcmp(p, space_mark, SPACE_MARK_BYTES) == 0;
 }
 
-/* If the text begins with the piece, the number of bytes that the piece covers; else NOT_HERE. */
+/* If the text begins with the piece, the number of bytes that the piece covers; otherwise
+ * NOT_HERE. */
 static size_t match(const char *piece, size_t n, const char *text, size_t room) {
     size_t used = 0;
     for (size_t i = 0; i < n; used++) {
@@ -52,7 +53,8 @@ static size_t match(const char *piece, size_t n, const char *text, size_t room) 
     return used;
 }
 
-/* The piece without marks of its place in a word: WordPiece's "##", an end-of-word suffix. */
+/* The piece without the mark of its position in a word: WordPiece's "##" or an end-of-word
+ * suffix. */
 static const char *bare_piece(const lt_tokenizer *t, uint32_t id, size_t *n) {
     const char *piece = lt_tokenizer_piece(t, id, n);
     const size_t suffix = strlen(t->bpe.suffix);
@@ -80,7 +82,7 @@ static size_t find_piece(const char *piece, size_t n, const char *text, size_t b
                                                       : 0;
     size_t used = match(piece, n, text + at, bytes - at);
     *begin = at;
-    if (used == NOT_HERE && space > 0) { /* A space that was put before the text. */
+    if (used == NOT_HERE && space > 0) { /* It may have a space that was put before the text. */
         used = match(piece + space, n - space, text + at, bytes - at);
     }
     for (; used == NOT_HERE && *begin < last; (*begin)++) {
@@ -120,7 +122,7 @@ static void mark_pieces(const lt_tokenizer *t, const uint32_t *ids, size_t n, co
     }
 }
 
-/* Where a place of the raw segment lies in the normalised one. */
+/* Map a position in the raw segment to the normalised one. */
 static lt_err normal_place(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
                            size_t place, size_t *out) {
     const char *unused;
@@ -155,7 +157,7 @@ done:
     return err;
 }
 
-/* All segments; ids and mask are those of the whole text. */
+/* Mark the ids of all segments; ids and mask are those of the whole text. */
 static lt_err mark_all(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
                        const lt_text_span *spans, size_t n_spans, const lt_ids *ids, size_t first,
                        unsigned char *mask) {

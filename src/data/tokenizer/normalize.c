@@ -1,6 +1,6 @@
 /* normalize.c: see normalize.h.
  *
- * Each step reads one text and writes another, ping-pong between two buffers. The C forms are
+ * Each step reads one text and writes another, alternating between two buffers. The C forms are
  * skipped for text that is inert (UAX #15's quick check, from the tables), which is nearly all
  * text: then NFC costs one pass of reading.
  *
@@ -132,14 +132,14 @@ bool lt_norm_nmt(uint32_t cp, uint32_t *to) {
     return !((cp >= 1 && cp < 0x20) || cp == 0x7F || cp == 0x8F || cp == 0x9F);
 }
 
-/* Control characters vanish, odd spaces and joiners become spaces. */
+/* Drop control characters, and replace unusual spaces and joiners by spaces. */
 static lt_err put_nmt(uint32_t cp, lt_text *out) {
     uint32_t to;
     return lt_norm_nmt(cp, &to) ? lt_text_put_cp(out, to) : LT_OK;
 }
 
-/* One pass of BertNormalizer: stage 0 cleans, 1 spaces out Han characters, 2 strips accents (of NFD
- * text), 3 lower-cases. */
+/* One pass of BertNormalizer: stage 0 cleans, 1 puts spaces around Han characters, 2 strips
+ * accents (of NFD text), 3 converts to lower case. */
 static lt_err put_bert(int stage, uint32_t cp, lt_text *out) {
     const uint32_t flags = lt_unicode_flags(cp);
     if (stage == 0) {
@@ -164,7 +164,8 @@ static lt_err run_bert(const lt_norm *n, const char *s, size_t bytes, lt_text *o
     const bool wanted[4] = {n->clean, n->han, n->accents, n->lower};
     lt_text from = {0}, to = {0};
 
-    LT_TRY_DONE(lt_text_reserve(&from, bytes + 1)); /* So that an empty text has an address too. */
+    /* So that an empty text has an address, too. */
+    LT_TRY_DONE(lt_text_reserve(&from, bytes + 1));
     LT_TRY_DONE(lt_text_reserve(&to, 1));
     LT_TRY_DONE(lt_text_put(&from, s, bytes));
     for (int stage = 0; stage < 4; stage++) {

@@ -28,7 +28,7 @@ typedef enum {
  * strings. */
 typedef struct {
     lt_text blob;          /* Owned copy. */
-    const uint32_t *units; /* (n_units) into blob */
+    const uint32_t *units; /* (n_units) inside blob */
     size_t n_units;
     const char *strings;
     size_t strings_bytes;
@@ -38,7 +38,8 @@ LT_MUST_USE lt_err lt_charsmap_open(lt_charsmap *out, const void *data, size_t b
                                     const char *name);
 void lt_charsmap_free(lt_charsmap *m);
 
-/* Longest (or shortest) mapped prefix of s: its length, 0 if none; the replacement in *to. */
+/* Find the longest (or shortest) mapped prefix of s: returns its length, 0 if there is none; *to
+ * is the replacement. */
 size_t lt_charsmap_find(const lt_charsmap *m, const char *s, size_t n, bool longest,
                         const char **to, size_t *to_bytes);
 
@@ -72,7 +73,7 @@ typedef struct {
 } lt_norm_changes;
 
 typedef struct {
-    lt_text text, first; /* A byte of `first` for each of the text. */
+    lt_text text, first; /* `first` has a byte for each byte of the text. */
     lt_text other, other_first;
     lt_norm_changes changes;
 } lt_norm_aligned;
@@ -90,18 +91,19 @@ LT_MUST_USE lt_err lt_normalizer_add(lt_normalizer *n,
 void lt_normalizer_free(lt_normalizer *n);
 void lt_norm_scratch_free(lt_norm_scratch *s);
 
-/* Normalise valid UTF-8. *out is the input itself when nothing changed, else scratch that lives
- * until the next call. */
+/* Normalise valid UTF-8. *out is the input itself if nothing changed, otherwise scratch that is
+ * valid until the next call. */
 LT_MUST_USE lt_err lt_normalizer_apply(const lt_normalizer *n, lt_norm_scratch *s, const char *text,
                                        size_t bytes, const char **out, size_t *out_bytes);
 
-/* The same for the beginning of a text, always into scratch, with (*first)[i] 1 where byte i of
- * *out stands for what begins at byte 0 of the input. */
+/* The same for the beginning of a text, always into scratch, with (*first)[i] 1 if byte i of *out
+ * stands for input that begins at byte 0. */
 LT_MUST_USE lt_err lt_normalizer_apply_aligned(const lt_normalizer *n, lt_norm_scratch *s,
                                                const char *text, size_t bytes, const char **out,
                                                size_t *out_bytes, const char **first);
 
-/* Each step's replacements may make a text longer. A text beyond both bounds fails with LIMIT. */
+/* The replacements of a step may make a text longer. A text beyond both bounds fails with
+ * LIMIT. */
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define LT_NORM_BYTES_MAX ((size_t)64 << 20)
 #else
@@ -110,20 +112,21 @@ LT_MUST_USE lt_err lt_normalizer_apply_aligned(const lt_normalizer *n, lt_norm_s
 #define LT_NORM_GROWTH_MAX 64
 LT_MUST_USE lt_err lt_norm_check_size(size_t from, size_t to);
 
-/* Steps shared by both implementations. Nmt: false: the character is dropped; otherwise *to
- * replaces it. */
+/* ---- Steps that both implementations share ---- */
+
+/* Nmt: *to replaces the character; false: it is dropped. */
 bool lt_norm_nmt(uint32_t cp, uint32_t *to);
 /* The first occurrence of a needle of n bytes; NULL: none, or n is 0. Uses memmem in windows,
  * because a memory checker reads the whole range before each search: a text with many occurrences
  * would be read once for each. */
 const char *lt_norm_find_bytes(const char *s, size_t bytes, const char *needle, size_t n);
-/* Replace: the next match at or after `at`. */
+/* Replace: find the next match at or after `at`. */
 LT_MUST_USE lt_err lt_norm_find(const lt_norm *n, lt_norm_scratch *scratch, const char *s,
                                 size_t bytes, size_t at, lt_regex_cursor *cursor, bool *found,
                                 size_t *begin, size_t *end);
-/* Strip: what is left of s[0..bytes). */
+/* Strip: find the part of s[0..bytes) that is kept. */
 void lt_norm_strip(const lt_norm *n, const char *s, size_t bytes, const char **begin, size_t *left);
-/* Precompiled: where the grapheme cluster at p ends, and whether the map takes it whole. */
+/* Precompiled: the end of the grapheme cluster at p; whether the map has the whole cluster. */
 const uint8_t *lt_norm_cluster_end(const uint8_t *p, const uint8_t *end);
 bool lt_norm_map_cluster(const lt_norm *n, const uint8_t *p, const uint8_t *q, const char **to,
                          size_t *to_bytes);

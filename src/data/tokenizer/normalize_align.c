@@ -1,5 +1,5 @@
-/* normalize_align.c: the normalizer again, but with the alignment that a Metaspace needs if it
- * prepends to the first word only.
+/* normalize_align.c: a second implementation of the normalizer, with the alignment that a
+ * Metaspace needs if it prepends to the first word only.
  *
  * Hugging Face's NormalizedString records for each byte which range of the original text it stands
  * for, and "the first word" is every word whose range begins at 0. There may be several: the
@@ -8,9 +8,9 @@
  * the text begins at 1. So each step of the normalizer here records what it did in the package's
  * way, with a `change` for each character:
  *
- *      0  takes the place of the next old character
- *     -n  the same, and the n old characters after it are gone
- *      1  is new, and stands for what the character before it stands for
+ *      0  replaces the next old character
+ *     -n  the same, and the n old characters after it are removed
+ *      1  is new, and stands for the same range as the character before it
  *
  * and each byte of the text has a mark in `first`, which is 1 if its range begins at 0. This is
  * done only for tokenizers whose ids depend on it (lt_tokenizer.tracks_first). References:
@@ -49,8 +49,8 @@ static void swap_texts(lt_norm_aligned *a) {
     a->other_first = first;
 }
 
-/* The package's transform: changes become a text. gone: how many old characters vanish before the
- * first. */
+/* Like the package's `transform`: make a text from changes. gone: number of old characters that
+ * are removed before the first. */
 static lt_err apply(lt_norm_aligned *a, const lt_norm_changes *list, size_t gone) {
     size_t at = 0;
     uint32_t cp;
@@ -76,7 +76,7 @@ static lt_err apply(lt_norm_aligned *a, const lt_norm_changes *list, size_t gone
     return LT_OK;
 }
 
-/* What each character becomes, or that it is dropped. */
+/* Set *to to what a character becomes; false: it is dropped. */
 typedef bool (*map_fn)(uint32_t cp, uint32_t *to);
 
 static lt_err filter(lt_norm_aligned *a, map_fn map) {
@@ -159,11 +159,11 @@ static int by_class(const void *a, const void *b) {
     return x->order < y->order ? -1 : x->order > y->order;
 }
 
-/* Full decompositions in canonical order: a character's first part has the change 0, the others
+/* Decompose fully, in canonical order: the first part of a character has the change 0, the others
  * 1. */
 static lt_err decompose(lt_norm_aligned *a, bool compat) {
     lt_norm_changes *list = &a->changes;
-    size_t run = 0; /* Where the marks behind the last starter begin. */
+    size_t run = 0; /* Where the marks after the last starter begin. */
     list->n = 0;
     for (size_t at = 0; at < a->text.n;) {
         uint32_t cp, parts[LT_UNICODE_PARTS];
@@ -185,11 +185,11 @@ static lt_err decompose(lt_norm_aligned *a, bool compat) {
     return LT_OK;
 }
 
-/* Compose a->changes in place, as the crate's Recompositions do: characters that compose add up
- * their changes, minus 1. */
+/* Compose a->changes in place, as the crate's Recompositions: the change of a composed character
+ * is the sum of those of its parts, minus 1. */
 static void recompose(lt_norm_changes *list) {
     size_t out = 0, starter = SIZE_MAX;
-    unsigned last_class = 0; /* Class of the marks kept behind the starter; 0: none. */
+    unsigned last_class = 0; /* Class of the last mark kept after the starter; 0: none. */
     for (size_t i = 0; i < list->n; i++) {
         const lt_norm_change c = list->items[i];
         const unsigned class = lt_unicode_class(c.cp);
@@ -228,13 +228,13 @@ static lt_err bert(lt_norm_aligned *a, const lt_norm *n) {
     return n->lower ? lower(a) : LT_OK;
 }
 
-/* What lies between two places of the text that is kept: *from to `to`. */
+/* Keep the text from *from to `to`. */
 static lt_err keep(lt_norm_aligned *a, size_t from, size_t to) {
     LT_TRY(lt_text_put(&a->other, a->text.data + from, to - from));
     return lt_text_put(&a->other_first, a->first.data + from, to - from);
 }
 
-/* New text that stands for what the byte before `at` stands for. */
+/* Insert a text, which stands for the same range as the byte before `at`. */
 static lt_err insert(lt_norm_aligned *a, const lt_text *to, size_t at) {
     if (to->n == 0) {
         return LT_OK;
@@ -268,7 +268,7 @@ static lt_err replace(lt_norm_aligned *a, const lt_norm *n, lt_norm_scratch *scr
     return LT_OK;
 }
 
-/* The first character's mark goes to what is put before it. */
+/* Prepend a text, which gets the mark of the first character. */
 static lt_err prepend(lt_norm_aligned *a, const lt_norm *n) {
     if (a->text.n == 0) {
         return LT_OK;
@@ -291,7 +291,7 @@ static lt_err strip(lt_norm_aligned *a, const lt_norm *n) {
     return LT_OK;
 }
 
-/* One stretch that the charsmap knows: `old` characters become to[0..n). */
+/* Record a replacement of the charsmap: `old` characters become to[0..n). */
 static lt_err put_mapped(lt_norm_changes *list, size_t old, const char *to, size_t n) {
     const lt_text text = {.data = (char *)(uintptr_t)to, .n = n};
     size_t fresh = 0;
@@ -300,7 +300,7 @@ static lt_err put_mapped(lt_norm_changes *list, size_t old, const char *to, size
         at += next_char(&text, at, &cp);
         LT_TRY(put_change(list, cp, fresh >= old));
     }
-    /* With none before it the package loses count, and so do we. */
+    /* If no character is before it, the package's count is wrong, and ours must be the same. */
     if (fresh < old && list->n > 0) {
         list->items[list->n - 1].change -= (int64_t)(old - fresh);
     }

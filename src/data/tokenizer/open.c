@@ -1,8 +1,9 @@
-/* tokenizer/open.c: which reader a file needs, and the last steps that all of them share.
+/* tokenizer/open.c: finds the reader that a file needs, and has the last steps that all readers
+ * share.
  *
- * The format is told by content wherever it can be: GGUF and protobuf by their first bytes, JSON by
- * its keys, "base64 rank" and "left right" lines by their shape. Compressed files (zstd, gzip) are
- * unpacked first. */
+ * The format is recognised by content if possible: GGUF and protobuf by their first bytes, JSON
+ * by its keys, "base64 rank" and "left right" lines by their shape. Compressed files (zstd, gzip)
+ * are unpacked first. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,10 +54,10 @@ static lt_err unpack_zstd(const void *data, size_t n, lt_text *out, const char *
             LT_FAIL_DONE(LT_ERR_LIMIT, "%s: more than %llu bytes unpacked", name, MAX_FILE);
         }
         if (in.pos == in.size && to.pos == to.size && left != 0) {
-            in.pos -= in.size > 0 && to.pos == 0; /* Output was full: go round once more. */
+            in.pos -= in.size > 0 && to.pos == 0; /* The output was full: repeat. */
         }
     }
-    while (left != 0) { /* What the decoder still holds. */
+    while (left != 0) { /* Flush what the decoder still holds. */
         ZSTD_outBuffer to;
         LT_TRY_DONE(lt_text_reserve(out, ZSTD_DStreamOutSize()));
         to = (ZSTD_outBuffer){out->data + out->n, out->room - out->n, 0};
@@ -115,7 +116,7 @@ static bool name_ends(const char *name, const char *suffix) {
     return n >= m && strcmp(name + n - m, suffix) == 0;
 }
 
-/* A line "base64 number" or not. */
+/* Whether a line has the form "base64 number". */
 static bool looks_like_rank(const char *p, const char *end) {
     const char *space = memchr(p, ' ', (size_t)(end - p));
     if (space == NULL || space + 1 == end) {
@@ -129,8 +130,8 @@ static bool looks_like_rank(const char *p, const char *end) {
     return true;
 }
 
-/* A GPT-2 style pair of files is recognised by its names, ranks by their form, protobuf because it
- * begins with field 1; the rest is llama2.c's. */
+/* Recognise the format. A pair of files as of GPT-2 is recognised by its names, ranks by their
+ * form, protobuf because it begins with field 1; everything else is taken for llama2.c's. */
 static lt_err tell(const uint8_t *data, size_t n, const char *name, format *out) {
     const char *text = (const char *)data, *const end = text + n, *line;
     while (text < end && (*text == ' ' || *text == '\n' || *text == '\r' || *text == '\t')) {
@@ -191,7 +192,8 @@ static lt_err finish_added(lt_tokenizer *t) {
         }
     }
     if (t->normalizer.n_norms == 0 && !t->spm.active && t->raw.n_first == 0) {
-        /* Without normalizer the second search can be the first: cheaper, same result. */
+        /* Without a normalizer, the second search can be done as the first: the result is the
+         * same, and it is cheaper. */
         const lt_trie swap = t->raw;
         t->raw = t->normalized;
         t->normalized = swap;
@@ -245,7 +247,7 @@ static void find_special(lt_tokenizer *t) {
     t->unk = t->unk == LT_NO_ID ? first_found(t, unk) : t->unk;
 }
 
-/* No piece has U+2581 behind another character, and U+2581 itself is a piece. */
+/* Whether no piece has U+2581 after another character, and U+2581 itself is a piece. */
 static bool metaspace_never_inside(const lt_tokenizer *t) {
     static const char mark[] = "\xE2\x96\x81";
     if (lt_vocab_find(&t->vocab, mark, 3) == LT_NO_ID) {
@@ -276,7 +278,7 @@ static void find_byte_pieces(lt_tokenizer *t) {
         uint32_t id;
         snprintf(name, sizeof name, "<0x%02X>", b);
         id = t->byte_level ? LT_NO_ID : lt_vocab_find(&t->vocab, name, 6);
-        if (id == LT_NO_ID) { /* SentencePiece files keep byte pieces out of the index. */
+        if (id == LT_NO_ID) { /* Byte pieces of SentencePiece files are not in the index. */
             id = t->bpe.fallback_id[b];
         }
         t->bpe.fallback_id[b] = t->unigram.fallback_id[b] = id;
@@ -296,7 +298,7 @@ lt_err lt_tokenizer_finish(lt_tokenizer *t) {
     }
     if (t->model == LT_MODEL_UNIGRAM && t->unigram.trie.n_nodes == 0) {
         t->unigram.min_score = 0;
-        /* Among equal pieces the last one counts. */
+        /* Of equal pieces the last one counts. */
         for (uint32_t id = t->unigram.n_scores; id-- > 0;) {
             const double score = t->unigram.score[id];
             t->unigram.min_score = id + 1 == t->unigram.n_scores || score < t->unigram.min_score
@@ -314,7 +316,7 @@ lt_err lt_tokenizer_finish(lt_tokenizer *t) {
     return LT_OK;
 }
 
-/* add_bos and add_eos of the caller against what the file said. */
+/* Let the caller's add_bos and add_eos override those of the file. */
 static lt_err apply_options(lt_tokenizer *t, const lt_tokenizer_options *o) {
     const lt_choice choices[2] = {o->add_bos, o->add_eos};
     lt_ids *const lists[2] = {&t->before, &t->after};
@@ -333,7 +335,8 @@ static lt_err apply_options(lt_tokenizer *t, const lt_tokenizer_options *o) {
     return LT_OK;
 }
 
-/* The file of the same folder, or NULL. *text must be freed. */
+/* Read another file of the same folder; *text, which the caller frees, is NULL if it is
+ * absent. */
 static lt_err read_sibling(const char *path, const char *sibling, char **text, size_t *n) {
     char other[LT_PATH_BYTES];
     const char *slash = strrchr(path, '/');
@@ -346,7 +349,8 @@ static lt_err read_sibling(const char *path, const char *sibling, char **text, s
     return lt_file_read(text, n, other, MAX_FILE);
 }
 
-/* vocab.bpe or merges.txt: the vocabulary is the file beside it; and the other way round. */
+/* Read vocab.bpe or merges.txt with the vocabulary beside it, or a vocabulary with the merges
+ * beside it. */
 static lt_err read_pair(lt_tokenizer *t, const char *path, const uint8_t *data, size_t n,
                         bool have_merges, const char *pattern) {
     static const char *const vocabs[] = {"encoder.json", "vocab.json"}, *const merges[] = {
@@ -368,7 +372,7 @@ static lt_err read_pair(lt_tokenizer *t, const char *path, const uint8_t *data, 
     return err;
 }
 
-/* <name>.meta.json beside a rank file: its pattern and special tokens. */
+/* Read <name>.meta.json beside a rank file: its pattern and special tokens. */
 static lt_err read_meta(lt_tokenizer *t, const char *path, char **pattern, json_t **special) {
     char name[LT_PATH_BYTES];
     const char *base = strrchr(path, '/'), *dot;
@@ -472,7 +476,7 @@ static void config_token(const lt_tokenizer *t, const json_t *config, const char
     *id = found != LT_NO_ID ? found : *id;
 }
 
-/* tokenizer_config.json beside tokenizer.json names the special tokens. */
+/* Read the names of special tokens from tokenizer_config.json beside tokenizer.json. */
 static lt_err read_config(lt_tokenizer *t, const char *path) {
     char *text = NULL;
     size_t n = 0;

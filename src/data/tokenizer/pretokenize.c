@@ -58,7 +58,7 @@ static lt_err put_piece(lt_pieces *w, size_t begin, size_t end) {
     return LT_OK;
 }
 
-/* The last stretch of a piece waits here: the next one may join it. */
+/* Holds the last stretch of a piece, because the next one may be joined to it. */
 typedef struct {
     lt_cut_behaviour behaviour;
     bool holds, last_was_match;
@@ -71,7 +71,8 @@ static lt_err end_piece(lt_pieces *w, joiner *j) {
     return held ? put_piece(w, j->begin, j->end) : LT_OK;
 }
 
-/* Stretches tile the piece; a match may be empty, and then cuts between its neighbours. */
+/* Add a stretch. Stretches cover the piece without gaps; an empty match cuts between its
+ * neighbours. */
 static lt_err put_stretch(lt_pieces *w, joiner *j, size_t begin, size_t end, bool match) {
     const bool joins = (j->behaviour == LT_CUT_CONTIGUOUS && match == j->last_was_match) ||
                        (j->behaviour == LT_CUT_WITH_PREVIOUS && match && !j->last_was_match) ||
@@ -91,8 +92,8 @@ static lt_err put_stretch(lt_pieces *w, joiner *j, size_t begin, size_t end, boo
     return LT_OK;
 }
 
-/* Find the next match in a piece, for REGEX, LITERAL and CHARS. *at: for REGEX, the position that
- * it has reached; otherwise `from`. */
+/* Find the next match in a piece, for REGEX, LITERAL and CHARS. *at: the position of the REGEX
+ * search; the others begin at `from`. */
 static lt_err find_match(const lt_cut *c, lt_pieces *w, lt_range r, lt_regex_cursor *at,
                          bool *found, size_t *begin, size_t *end) {
     const uint8_t *text = w->text;
@@ -155,8 +156,8 @@ static lt_err cut_scan(const lt_cut *c, lt_pieces *w, lt_range r) {
     return LT_OK;
 }
 
-/* WORDS and BERT: a class number per character; runs of one class are pieces, class 0 is dropped,
- * class 3 never runs. */
+/* WORDS and BERT: each character has a class. Runs of one class are pieces; class 0 is dropped;
+ * each character of class 3 is a piece. */
 static lt_err cut_classes(const lt_cut *c, lt_pieces *w, lt_range r) {
     size_t begin = r.begin, size;
     int open = 0;
@@ -181,8 +182,8 @@ static lt_err cut_classes(const lt_cut *c, lt_pieces *w, lt_range r) {
     return open != 0 ? put_piece(w, begin, r.end) : LT_OK;
 }
 
-/* Cut where the script changes. Characters that go with every script stay with the text before
- * them, and are no change. */
+/* Cut where the script changes. Characters that belong to every script stay with the text before
+ * them. */
 static lt_err cut_scripts(lt_pieces *w, lt_range r) {
     size_t begin = r.begin, size;
     uint32_t last = 0, cp;
@@ -217,7 +218,7 @@ static lt_err cut_length(const lt_cut *c, lt_pieces *w, lt_range r) {
     return LT_OK;
 }
 
-/* Bytes that stand for what byte `at` of the piece stands for. */
+/* Append bytes that stand for the same range as byte `at` of the piece. */
 static lt_err put_for(lt_pieces *w, lt_text *out, const char *s, size_t n, size_t at) {
     LT_TRY(lt_text_put(out, s, n));
     for (size_t i = 0; w->first != NULL && i < n; i++) {

@@ -1,8 +1,8 @@
 /* pretokenize.h: cuts a segment of text into the words that the model encodes one by one.
  *
- * A pre-tokenizer is a chain of stages, each cutting (and a few rewriting) the pieces of the one
- * before. A chain that a hand-written scanner covers has that scanner and no stages. This is the
- * fast path, which callers run themselves with lt_scan_fn. */
+ * A pre-tokenizer is a chain of stages, each of which cuts (and a few rewrite) the pieces of the
+ * previous stage. A chain for which there is a hand-written scanner has that scanner and no
+ * stages. This is the fast path, which callers run themselves with lt_scan_fn. */
 #ifndef LT_DATA_PRETOKENIZE_H
 #define LT_DATA_PRETOKENIZE_H
 
@@ -18,14 +18,14 @@ typedef enum {
     LT_CUT_SCAN,         /* scan: every word isolated */
     LT_CUT_REGEX,        /* regex, behaviour, invert */
     LT_CUT_LITERAL,      /* literal, behaviour, invert */
-    LT_CUT_CHARS,        /* Each character with one of `flags`, behaviour. */
+    LT_CUT_CHARS,        /* flags (each character with one of them), behaviour */
     LT_CUT_WORDS,        /* \w+|[^\w\s]+, the rest removed */
     LT_CUT_BERT,         /* White space removed, punctuation isolated. */
     LT_CUT_METASPACE,    /* ' ' becomes literal; prepend; then cut before each literal */
     LT_CUT_PREFIX_SPACE, /* ByteLevel's add_prefix_space */
     LT_CUT_BYTE_MAP,     /* Rewrite bytes as GPT-2's printable characters. */
-    LT_CUT_SCRIPTS,      /* Before each change of script. */
-    LT_CUT_LENGTH        /* Every `length` characters. */
+    LT_CUT_SCRIPTS,      /* Cut before each change of script. */
+    LT_CUT_LENGTH        /* Cut after every `length` characters. */
 } lt_cut_kind;
 
 typedef enum {
@@ -58,7 +58,7 @@ typedef struct {
 typedef struct {
     lt_cut cuts[LT_MAX_CUTS];
     int n_cuts;
-    /* Set when n_cuts is 0: words by this scanner; NULL: the segment is one word. */
+    /* If n_cuts is 0: the scanner that finds the words; NULL: the segment is one word. */
     lt_scan_fn scan;
 } lt_pretok;
 
@@ -74,7 +74,7 @@ typedef struct {
     size_t n, room;
     lt_range *next; /* The stage's output. */
     size_t n_next, next_room;
-    const char *first; /* NULL, or a byte for each of the text: see lt_pretok_run */
+    const char *first; /* NULL, or a byte for each byte of the text: see lt_pretok_run */
     lt_text texts[2], firsts[2];
     int n_rewrites;
     struct lt_regex_scratch *regex;
@@ -92,13 +92,13 @@ void lt_pretok_optimise(lt_pretok *p);
 void lt_pretok_free(lt_pretok *p);
 
 /* Run the stages; w->pieces are then ranges of w->text. origin: the segment begins the whole text.
- * If first is not NULL, it says this for each byte: a piece that begins there is a first word
+ * If first is not NULL, it says for each byte whether a piece that begins there is a first word
  * (normalize_align.c). */
 LT_MUST_USE lt_err lt_pretok_run(const lt_pretok *p, lt_pieces *w, const uint8_t *text, size_t n,
                                  bool origin, const char *first);
 
-/* Does some stage prepend to first words, after stages whose pieces can be first words without
- * beginning the text? */
+/* Whether a stage prepends to first words, after stages whose pieces can be first words without
+ * being at the beginning of the text. */
 bool lt_pretok_needs_first(const lt_pretok *p, bool normalised);
 
 /* GPT-2's mapping of bytes to printable characters (U+0021.. , U+0100..) and back; -1 if cp maps to

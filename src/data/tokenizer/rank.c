@@ -1,6 +1,6 @@
-/* tokenizer/rank.c: byte-level vocabularies that come as ranks or merges without a pre-tokenizer:
- * .tiktoken files, Mistral's tekken.json, GPT-2's vocab.bpe with encoder.json (or merges.txt with
- * vocab.json).
+/* tokenizer/rank.c: reads byte-level vocabularies in files of ranks or merges, without a
+ * pre-tokenizer: .tiktoken files, Mistral's tekken.json, GPT-2's vocab.bpe with encoder.json (or
+ * merges.txt with vocab.json).
  *
  * In a rank file a token's rank is both its id and its merge priority: two neighbours merge if
  * their concatenation is a token, lowest rank first. The pattern and the special tokens are not in
@@ -104,8 +104,8 @@ static const encoding encodings[] = {
     {"smollm", LT_SCAN_SMOLLM, 0, {{NULL, 0}}},
 };
 
-/* The encoding whose name occurs in `text` (a flag's value or a file's name), earliest row
- * first. */
+/* The first encoding of the table whose name occurs in `text` (the value of an option or the name
+ * of a file). */
 static const encoding *find_encoding(const char *text) {
     const char *base = strrchr(text, '/');
     base = base != NULL ? base + 1 : text;
@@ -123,7 +123,8 @@ static lt_err set_scan(lt_tokenizer *t, lt_scan_fn scan) {
     return LT_OK;
 }
 
-/* In tiktoken $ is the end of the text, not of a line as in Hugging Face's patterns. */
+/* Add a pattern. In tiktoken, $ is the end of the text, not of a line as in Hugging Face's
+ * patterns. */
 static lt_err add_regex(lt_tokenizer *t, const char *pattern) {
     lt_err err = LT_OK;
     lt_text whole = {0};
@@ -144,7 +145,7 @@ lt_err lt_tokenizer_set_pattern(lt_tokenizer *t, const char *pattern) {
     if (strcmp(pattern, "cl100k-tiktoken") == 0) {
         return set_scan(t, lt_scan_function(LT_SCAN_CL100K_TAIL));
     }
-    /* A name has none of the characters that every useful pattern has. */
+    /* A name has none of the characters of which every useful pattern has some. */
     e = strpbrk(pattern, "\\[]()|+*?^$ ") == NULL ? find_encoding(pattern) : NULL;
     if (e != NULL) {
         return set_scan(t, lt_scan_function(e->scan));
@@ -167,7 +168,7 @@ static lt_err start_bytes(lt_tokenizer *t, const char *kind) {
     return LT_OK;
 }
 
-/* Lines "base64 rank". */
+/* Read lines "base64 rank". */
 static lt_err read_rank_lines(lt_tokenizer *t, const char *text, size_t n, uint32_t first_id) {
     lt_err err = LT_OK;
     lt_text raw = {0};
@@ -219,7 +220,8 @@ done:
     return err;
 }
 
-/* tiktoken takes a word that is a token as it is, and merges by rank. */
+/* Finish as tiktoken does: a word that is a token becomes that token, and others are merged by
+ * rank. */
 static lt_err finish_ranks(lt_tokenizer *t) {
     t->bpe.vocab = &t->vocab;
     t->bpe.ignore_merges = true;
@@ -265,7 +267,7 @@ lt_err lt_tokenizer_read_ranks(lt_tokenizer *t, const char *text, size_t n, cons
     return LT_OK;
 }
 
-/* The first special tokens of Tekken, as mistral-common names them when the file does not. */
+/* Add the special tokens of Tekken, with mistral-common's names if the file has none. */
 static lt_err add_tekken_special(lt_tokenizer *t, const json_t *list, uint32_t n_special) {
     static const char *const names[] = {"<unk>",
                                         "<s>",
@@ -438,7 +440,7 @@ done:
     return err;
 }
 
-/* Lines "left right"; a first line "#version" is skipped. */
+/* Read lines "left right"; a first line "#version" is skipped. */
 static lt_err read_merge_lines(lt_tokenizer *t, const char *text, size_t n) {
     lt_err err = LT_OK;
     lt_merge_batch m = lt_merge_batch_open(&t->bpe, t->name);

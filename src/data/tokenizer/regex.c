@@ -10,8 +10,9 @@
 #include "data/tokenizer/unicode.h"
 
 #define MAX_PATTERN 65536
-#define STACK_BYTES (8u << 20) /* For JIT: long runs that backtrack need it; grown on demand. */
-#define MATCH_LIMIT 100000000u /* Steps; a hostile pattern ends in an error, not in a hang. */
+/* JIT's stack, which grows on demand: long runs that backtrack need it. */
+#define STACK_BYTES (8u << 20)
+#define MATCH_LIMIT 100000000u /* Steps, so that a hostile pattern fails instead of running on. */
 
 /* Members of White_Space, as class items. */
 #define SPACES                                                                                     \
@@ -29,7 +30,7 @@
     "1f169}"                                                                                       \
     "\\x{1f170}-\\x{1f189}"
 
-/* \b and \B by these words. */
+/* \b and \B, by this definition of words. */
 #define WORD_BORDER    "(?:(?<=[" WORDS "])(?![" WORDS "])|(?<![" WORDS "])(?=[" WORDS "]))"
 #define NO_WORD_BORDER "(?:(?<=[" WORDS "])(?=[" WORDS "])|(?<![" WORDS "])(?![" WORDS "]))"
 
@@ -89,7 +90,8 @@ static lt_err rewrite(const char *pattern, size_t n, lt_text *out, const char *n
         if (c == ']' && in_class) {
             in_class = false;
         } else if (c == '[' && in_class && !(i + 1 < n && pattern[i + 1] == ':')) {
-            LT_TRY(lt_text_put(out, "\\", 1)); /* A literal '[' (nested classes are not used). */
+            /* It is a literal '[', because nested classes are not supported. */
+            LT_TRY(lt_text_put(out, "\\", 1));
         }
         LT_TRY(lt_text_put(out, &c, 1));
     }

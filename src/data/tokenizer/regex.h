@@ -19,7 +19,7 @@ typedef struct lt_regex_scratch lt_regex_scratch; /* One per thread. */
 LT_MUST_USE lt_err lt_regex_open(lt_regex **out, const char *pattern, size_t n, const char *name);
 void lt_regex_close(lt_regex *r);
 
-/* May it match the empty string anywhere? */
+/* Whether it may match an empty string. */
 bool lt_regex_may_be_empty(const lt_regex *r);
 
 LT_MUST_USE lt_err lt_regex_scratch_open(lt_regex_scratch **out);
@@ -35,7 +35,7 @@ typedef struct {
     bool any;
 } lt_regex_cursor;
 
-/* The matches in turn, as Hugging Face's find_iter has them: an empty match directly after the
+/* The matches in turn, as in Hugging Face's find_iter: an empty match directly after the
  * previous match does not count, and an empty text has no match at all. */
 LT_MUST_USE lt_err lt_regex_next(const lt_regex *r, lt_regex_scratch *s, const char *text, size_t n,
                                  lt_regex_cursor *at, bool *found, size_t *begin, size_t *end);

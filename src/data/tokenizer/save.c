@@ -86,7 +86,7 @@ static bool flag(const save *s, const char *key, bool otherwise) {
     return lt_gguf_get_bool(s->g, key, &value) == LT_OK ? value : otherwise;
 }
 
-/* BOS before and EOS behind a text, where the file wants them. */
+/* The post-processor that adds BOS before and EOS after a text, if the file asks for them. */
 static json_t *post_processor(const save *s, bool bos_by_default) {
     static const char *const keys[] = {"tokenizer.ggml.bos_token_id",
                                        "tokenizer.ggml.eos_token_id"};
@@ -167,7 +167,7 @@ static lt_err pre_tokenizer(const save *s, json_t *steps, bool *ignore_merges, b
     return LT_OK;
 }
 
-/* model "gpt2". */
+/* Convert model "gpt2". */
 static lt_err byte_level_bpe(save *s, json_t *root) {
     const lt_gguf_kv *merges = NULL;
     json_t *steps = json_array(), *list = json_array();
@@ -214,14 +214,14 @@ static int by_rank(const void *a, const void *b) {
     if (x->right_chars != y->right_chars) {
         return y->right_chars - x->right_chars;
     }
-    return x->text < y->text ? -1 : x->text > y->text; /* In the file's order. */
+    return x->text < y->text ? -1 : x->text > y->text; /* Otherwise in the order of the file. */
 }
 
 static bool is_piece(const save *s, const char *text, size_t n) {
     return json_object_getn(s->vocab, text, n) != NULL;
 }
 
-/* All ways to part a piece into two. */
+/* Add all ways to split a piece into two. */
 static lt_err add_merges(const save *s, lt_gguf_str piece, float score, merge **list, size_t *n,
                          size_t *room) {
     int chars = 0, before = 0;
@@ -285,7 +285,7 @@ static json_t *replace(const char *from, const char *to) {
                      to);
 }
 
-/* model "llama". */
+/* Convert model "llama". */
 static lt_err sentencepiece_bpe(save *s, json_t *root) {
     const bool prefix = flag(s, "tokenizer.ggml.add_space_prefix", true);
     const lt_gguf_kv *charsmap = lt_gguf_find(s->g, "tokenizer.ggml.precompiled_charsmap");

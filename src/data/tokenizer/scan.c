@@ -1,9 +1,9 @@
-/* scan.c: pre-tokenizer scanners; see scan.h for the patterns they stand for.
+/* scan.c: pre-tokenizer scanners; scan.h has the patterns that they implement.
  *
- * Each scanner follows its pattern's alternatives in their order, with what backtracking would find
- * worked out by hand (the comments say how). Characters are classified by one byte-indexed table
- * while they are ASCII and by the Unicode tables behind it; runs of ASCII letters are skipped eight
- * bytes at a time.
+ * Each scanner follows its pattern's alternatives in their order, and the result of backtracking
+ * is worked out by hand (the comments say how). ASCII characters are classified by a table with
+ * an entry per byte, others by the Unicode tables; runs of ASCII letters are skipped eight bytes
+ * at a time.
  *
  * Case-insensitive contractions: (?i:'s) also matches U+017F, the long s, whose simple case folding
  * is s. */
@@ -66,13 +66,14 @@ static inline uint32_t look(cursor p, cursor end, size_t *size) {
     return lt_unicode_flags(cp);
 }
 
-/* Past the ASCII letters at p. */
+/* The end of the ASCII letters at p. */
 static inline cursor ascii_letters(cursor p, cursor end) {
     while (end - p >= 8) {
         const uint64_t ones = 0x0101010101010101u, highs = ones * 0x80;
         uint64_t w, low, stop;
         memcpy(&w, p, 8);
-        low = (w | ones * 0x20) & ~highs; /* Lower case, 7 bits; no carries below. */
+        /* Lower case, 7 bits, so that the sums below have no carries. */
+        low = (w | ones * 0x20) & ~highs;
         /* The high bit of each byte of `stop` is set where the byte is below 'a', above 'z' or not
          * ASCII. */
         stop = (~(low + ones * (0x80 - 'a')) | (low + ones * (0x7F - 'z')) | w) & highs;
@@ -87,7 +88,7 @@ static inline cursor ascii_letters(cursor p, cursor end) {
     return p;
 }
 
-/* Past the characters at p that have one of these flags. */
+/* The end of the characters at p that have one of these flags. */
 static inline cursor run_of(cursor p, cursor end, uint32_t flags) {
     size_t size;
     while (p < end && (look(p, end, &size) & flags) != 0) {
@@ -107,7 +108,7 @@ static inline cursor run_letters(cursor p, cursor end) {
     }
 }
 
-/* Past the characters at p that have none of these flags. */
+/* The end of the characters at p that have none of these flags. */
 static inline cursor run_without(cursor p, cursor end, uint32_t flags) {
     size_t size;
     while (p < end && (look(p, end, &size) & flags) == 0) {
@@ -189,8 +190,8 @@ static const uint8_t *scan_gpt2(cursor p, cursor end) {
     return q == end ? q : before_last(p, q);
 }
 
-/* Digits, one at a time, are segments of their own, so white space before a digit is at its
- * segment's end. */
+/* Each digit is a separate segment, so white space before a digit is at the end of its
+ * segment. */
 static const uint8_t *scan_smollm(cursor p, cursor end) {
     size_t size = 0;
     uint32_t flags = look(p, end, &size);
@@ -261,9 +262,9 @@ static const uint8_t *scan_qwen2(cursor p, cursor end) {
 }
 
 /* [Upper]*[Lower]+ at q, greedy, where Upper and Lower share caseless letters and marks. Upper*
- * runs to r. If there is a lower-case letter, Lower+ continues from it; else Upper* gives back
- * characters until one is also Lower, the last such x, and the match ends after x. NULL: no match.
- * *upper_end = r. */
+ * runs to r. If there is a lower-case letter, Lower+ continues from it; otherwise Upper* gives
+ * back characters until one is also Lower, the last such x, and the match ends after x. NULL: no
+ * match. *upper_end = r. */
 static inline cursor word_lower(cursor q, cursor end, cursor *upper_end) {
     cursor r = q, shared_end = NULL;
     size_t size = 0;
@@ -336,7 +337,7 @@ static const uint8_t *scan_tekken(cursor p, cursor end) {
     return scan_o200k_like(p, end, 1, false);
 }
 
-/* DeepSeek-V3 applies three patterns, each inside the pieces that the ones before left:
+/* DeepSeek-V3 applies three patterns, each inside the pieces that the previous ones left:
  *     \p{N}{1,3}
  *     [U+4E00-U+9FA5 U+3040-U+309F U+30A0-U+30FF]+
  *     [ASCII punctuation][A-Za-z]+ | [^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+ | ?[\p{P}\p{S}]+[\r\n]* |
@@ -386,7 +387,7 @@ static cursor deepseek_space(cursor p, cursor end) {
     return newline != NULL ? newline : size == 0 ? q : before_last(p, q);
 }
 
-/* A piece that no alternative matches: up to where one does. */
+/* The end of a piece that no alternative matches: where the next match begins. */
 static cursor deepseek_gap(cursor q, cursor end) {
     size_t size, next_size;
     for (;;) {

@@ -37,7 +37,7 @@ typedef const uint8_t *(*lt_scan_fn)(const uint8_t *p, const uint8_t *text_end);
       "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| "                       \
       "?[^\\s\\p{L}\\p{N}]++[\\r\\n]*+|"                                                           \
       "\\s++$|\\s*[\\r\\n]|\\s+(?!\\S)|\\s")                                                       \
-    X(SMOLLM, "smollm", NULL)         /* Each digit alone, then GPT2 on what is between. */        \
+    X(SMOLLM, "smollm", NULL)         /* Each digit alone, then GPT2 on the rest. */               \
     X(DEEPSEEK3, "deepseek-v3", NULL) /* Three patterns in turn, see scan_deepseek. */
 
 typedef enum {
@@ -49,7 +49,7 @@ typedef enum {
 
 lt_scan_fn lt_scan_function(lt_scan_kind kind);
 const char *lt_scan_name(lt_scan_kind kind);
-const char *lt_scan_regex(lt_scan_kind kind); /* NULL where there is no single one. */
+const char *lt_scan_regex(lt_scan_kind kind); /* NULL if there is no single one. */
 
 /* The scanner of exactly this regular expression, or LT_SCAN_COUNT. */
 lt_scan_kind lt_scan_by_regex(const char *regex, size_t n);

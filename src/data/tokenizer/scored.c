@@ -95,7 +95,7 @@ typedef struct {
     uint32_t id;
 } ranked;
 
-/* Best score first; equal scores keep the order of ids. */
+/* Order: best score first; pieces of equal scores by ids. */
 static int compare_ranked(const void *a, const void *b) {
     const ranked *x = a, *y = b;
     return x->score > y->score ? -1 : x->score < y->score ? 1 : x->id < y->id ? -1 : x->id > y->id;
@@ -141,7 +141,7 @@ static lt_err fill_unigram(const lt_scored *v, lt_tokenizer *t) {
         LT_FAIL(LT_ERR_OOM, "%s: %u Unigram scores", t->name, v->n);
     }
     u->single = true;
-    /* As in the library, so user-defined symbols cost next to nothing. */
+    /* As in the library; with it, user-defined symbols have nearly no cost. */
     u->max_score = (double)FLT_MIN;
     u->unk = t->unk;
     for (uint32_t id = 0; id < v->n; id++) {

@@ -5,7 +5,7 @@
 
 #include "data/tokenizer/impl.h"
 
-/* SentencePiece's numbers, which GGUF uses too. */
+/* SentencePiece's numbers of types, which GGUF uses, too. */
 typedef enum {
     LT_SCORED_NORMAL = 1,
     LT_SCORED_UNKNOWN,

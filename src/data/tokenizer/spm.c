@@ -1,8 +1,8 @@
-/* tokenizer/spm.c: SentencePiece .model files, and llama2.c's tokenizer.bin, which is made from
- * one.
+/* tokenizer/spm.c: reads SentencePiece .model files, and llama2.c's tokenizer.bin, which is made
+ * from one.
  *
- * A .model is one protobuf message. We read the few fields that matter by hand (wire format: varint
- * key = field << 3 | type):
+ * A .model is one protobuf message. The few fields that are needed are read by hand (wire format:
+ * varint key = field << 3 | type):
  *     1 SentencePiece*   1 piece (string)  2 score (float)  3 type (1 normal, 2 unknown,
  *                        3 control, 4 user-defined, 5 unused, 6 byte)
  *     2 TrainerSpec      3 model_type (1 unigram, 2 bpe, 3 word, 4 char)
@@ -13,9 +13,9 @@
  *     5 NormalizerSpec   of the denormalizer, which decoding would apply: refused if it has a
  *                        charsmap
  *
- * SentencePiece normalises by longest match in its charsmap, squeezes and escapes spaces to U+2581,
- * and then encodes the text as one word. In BPE a piece's score is its merge priority, so pairs are
- * derived from the pieces. */
+ * SentencePiece normalises by longest match in its charsmap, merges adjacent spaces and replaces
+ * them by U+2581, and then encodes the text as one word. In BPE a piece's score is its merge
+ * priority, so pairs are derived from the pieces. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -210,7 +210,7 @@ static lt_err read_trainer(trainer *t, lt_spm *spm, message m) {
         case 43:
             t->pad = (int32_t)f.value;
             break;
-        case 44: /* The library reads it as a C string. */
+        case 44: /* The library reads it as a C string, up to a 0. */
             LT_TRY(f.wire == 2 ? set_unknown(spm, f.sub) : LT_OK);
             break;
         default:
@@ -381,7 +381,7 @@ lt_err lt_tokenizer_read_llama2c(lt_tokenizer *t, const void *data, size_t n) {
     LT_TRY_DONE(lt_scored_finish(&v, t, LT_BPE_CHARS, true));
     LT_TRY_DONE(lt_text_put(&prepend.to, " ", 1));
     LT_TRY_DONE(lt_normalizer_add(&t->normalizer, prepend));
-    LT_TRY_DONE(lt_ids_append(&t->before, &t->bos, 1)); /* Its encoder begins with BOS. */
+    LT_TRY_DONE(lt_ids_append(&t->before, &t->bos, 1)); /* llama2.c's encoder puts BOS first. */
     LT_TRY_DONE(lt_tokenizer_add_decode(t, LT_DECODE_BYTE_FALLBACK, NULL, NULL));
     LT_TRY_DONE(lt_tokenizer_add_decode(t, LT_DECODE_FUSE, NULL, NULL));
     LT_TRY_DONE(lt_tokenizer_add_decode(t, LT_DECODE_STRIP, " ", NULL));

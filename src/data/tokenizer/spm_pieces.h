@@ -1,5 +1,5 @@
-/* spm_pieces.h: SentencePiece's two models without scores: every character a piece (CHAR), every
- * word a piece (WORD). */
+/* spm_pieces.h: SentencePiece's two models without scores: every character is a piece (CHAR), or
+ * every word is one (WORD). */
 #ifndef LT_DATA_SPM_PIECES_H
 #define LT_DATA_SPM_PIECES_H
 
@@ -14,7 +14,7 @@
 typedef struct {
     const lt_vocab *vocab;
     const lt_trie *user;         /* CHAR: user-defined symbols, which are taken whole. */
-    const uint32_t *fallback_id; /* (256) byte pieces, LT_NO_ID where there is none */
+    const uint32_t *fallback_id; /* (256) byte pieces; LT_NO_ID: there is none */
     bool words, byte_fallback;
     uint32_t unk;
 } lt_spm_pieces;

@@ -12,7 +12,7 @@
 #include "data/tokenizer/regex.h"
 #include "data/tokenizer/impl.h"
 
-#define CHUNK 128 /* Words between scanner and model. */
+#define CHUNK 128 /* Words that the scanner passes to the model at a time. */
 
 void lt_tokenizer_close(lt_tokenizer *t) {
     if (t == NULL) {
@@ -82,9 +82,9 @@ lt_err lt_tokenizer_add(lt_tokenizer *t, lt_added token, const char *content, si
     unsigned flags = LT_PIECE_ADDED | (token.special ? LT_PIECE_SPECIAL : 0);
 
     if (n == 0) {
-        return LT_OK; /* Matches nothing. */
+        return LT_OK; /* It matches nothing. */
     }
-    /* Pieces are bytes: "<|x|>" stands for itself, but U+00C9 for the byte C9. */
+    /* Pieces are bytes: "<|x|>" stands for itself, but U+00C9 for the byte 0xC9. */
     if (t->byte_level) {
         lt_text mapped = {0};
         bool all;
@@ -144,7 +144,7 @@ static lt_err encode_spans(const lt_tokenizer *t, lt_tokenizer_scratch *s, const
     return LT_OK;
 }
 
-/* A run of U+2581 and what follows it up to the next one. */
+/* The end of a run of U+2581 and the text after it, up to the next run. */
 static const uint8_t *scan_metaspace(const uint8_t *p, const uint8_t *end) {
     bool started = false;
     while (p < end) {
@@ -161,7 +161,7 @@ static const uint8_t *scan_metaspace(const uint8_t *p, const uint8_t *end) {
     return p;
 }
 
-/* Words of p..end by one scanner, in chunks. scan NULL: all of it is one word. */
+/* Encode p..end with one scanner, in chunks. scan NULL: all of it is one word. */
 static lt_err encode_scanned(const lt_tokenizer *t, lt_tokenizer_scratch *s, lt_scan_fn scan,
                              const uint8_t *p, const uint8_t *end, size_t floor, lt_ids *out) {
     lt_span words[CHUNK];
@@ -180,7 +180,7 @@ static lt_err encode_scanned(const lt_tokenizer *t, lt_tokenizer_scratch *s, lt_
     return LT_OK;
 }
 
-/* Pre-tokenizer and model. */
+/* Run the pre-tokenizer and the model. */
 static lt_err encode_words(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
                            size_t n, bool origin, const char *first, lt_ids *out) {
     const uint8_t *p = (const uint8_t *)text;
@@ -232,9 +232,10 @@ typedef struct {
 } found_added;
 
 /* The next added token at or after `at`; false: there is none. As in Hugging Face, the leftmost and
- * longest match wins; a refused match (not a whole word, or a special token while those are off) is
- * skipped as a whole; white space is stripped no further back than floor. A token of white space
- * that strips, and that the token before it has stripped, covers nothing and is dropped. */
+ * longest match wins; a refused match (not a whole word, or a special token if those are not
+ * parsed) is skipped as a whole; white space is stripped no further back than floor. A token of
+ * white space that strips, and that the token before it has stripped, covers nothing and is
+ * dropped. */
 static bool next_added(const lt_tokenizer *t, const lt_trie *trie, bool parse_special,
                        const uint8_t *begin, const uint8_t *floor, const uint8_t *at,
                        const uint8_t *end, found_added *f) {
@@ -453,8 +454,8 @@ lt_tokenizer_info lt_tokenizer_describe(const lt_tokenizer *t) {
     };
 }
 
-/* Each byte as a one-byte text, for pieces that stand for a byte: <0x0A> is a line feed, not six
- * characters. */
+/* Each byte as a text of one byte, for pieces that stand for a byte: <0x0A> is a line feed, not
+ * six characters. */
 #define BYTES_4(n)  (char)(n), (char)((n) + 1), (char)((n) + 2), (char)((n) + 3)
 #define BYTES_16(n) BYTES_4(n), BYTES_4((n) + 4), BYTES_4((n) + 8), BYTES_4((n) + 12)
 #define BYTES_64(n) BYTES_16(n), BYTES_16((n) + 16), BYTES_16((n) + 32), BYTES_16((n) + 48)

@@ -13,13 +13,13 @@
 #define LT_TRIE_NONE UINT32_MAX
 
 typedef struct {
-    uint64_t *edges; /* 0 is empty: the root (node 0) is nobody's child. */
+    uint64_t *edges; /* 0 is empty, because the root (node 0) is never a child. */
     size_t mask, n_edges;
-    uint32_t *value; /* (n_nodes) LT_TRIE_NONE when no key ends here. */
+    uint32_t *value; /* (n_nodes) LT_TRIE_NONE: no key ends here. */
     uint32_t n_nodes, room;
-    uint8_t first[256]; /* 1: some key begins with this byte. */
-    int n_first;        /* Different first bytes. */
-    uint8_t only_first; /* The first byte when n_first is 1. */
+    uint8_t first[256]; /* 1: a key begins with this byte. */
+    int n_first;        /* Number of distinct first bytes. */
+    uint8_t only_first; /* The first byte if n_first is 1. */
 } lt_trie;
 
 /* Add a key; a key added twice keeps its first value. */
@@ -39,7 +39,7 @@ static inline uint32_t lt_trie_step(const lt_trie *t, uint32_t node, uint8_t byt
     return 0;
 }
 
-/* Longest key that is a prefix of s[0..n): its length (0 if none) and value. */
+/* Find the longest key that is a prefix of s[0..n): its length (0: there is none) and value. */
 size_t lt_trie_longest(const lt_trie *t, const uint8_t *s, size_t n, uint32_t *value);
 
 #endif

@@ -235,8 +235,8 @@ uint32_t lt_unicode_compose(uint32_t a, uint32_t b) {
                : 0;
 }
 
-/* Characters since the last boundary, each (combining class << 56 | arrival << 24 | code point)...
- * kept as two arrays: order matters within a class, so sorting is by (class, arrival). */
+/* Characters since the last boundary. The order within a class matters, so they are sorted by
+ * (class, arrival). */
 typedef struct {
     uint64_t *marks; /* class << 56 | arrival << 21 | code point */
     size_t n, room;
@@ -255,7 +255,7 @@ static unsigned mark_class(uint64_t mark) {
     return (unsigned)(mark >> 56);
 }
 
-/* Order the run [starter] marks..., compose it if asked, append it. */
+/* Order the run [starter] marks..., compose it if `composing`, and append it. */
 static lt_err flush(pending *p, bool composing, lt_text *out) {
     const size_t first = p->n > 0 && mark_class(p->marks[0]) == 0 ? 1 : 0;
     unsigned last_class = 0;
@@ -300,7 +300,8 @@ static lt_err add_char(pending *p, uint32_t cp, bool composing, lt_text *out) {
             return LT_OK;
         }
         if (composing && !adjacent) {
-            /* Marks may all vanish into the starter, after which cp is adjacent to it. */
+            /* All marks may have been composed into the starter, and then cp is adjacent to
+             * it. */
             const size_t before = out->n;
             uint32_t single;
             LT_TRY(flush(p, composing, out));
@@ -380,7 +381,7 @@ lt_err lt_unicode_normalize(lt_unicode_form form, const char *s, size_t n, lt_te
         while (ascii < end && *ascii < 0x80) {
             ascii++;
         }
-        /* All but the last ASCII character of a stretch are finished characters. */
+        /* All but the last ASCII character of a run are complete. */
         if (ascii - p > 1) {
             LT_TRY_DONE(flush(&run, composing, out));
             LT_TRY_DONE(lt_text_put(out, (const char *)p, (size_t)(ascii - p) - 1));

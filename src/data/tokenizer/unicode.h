@@ -1,5 +1,4 @@
-/* unicode.h: UTF-8, character properties and normal forms, as the field's tokenizers understand
- * them.
+/* unicode.h: UTF-8, character properties and normal forms, as defined by the common tokenizers.
  *
  * Properties are those of Unicode 16 as Oniguruma and Rust's regex crate report them (they agree on
  * every code point); normal forms those of the Unicode 10 tables inside Hugging Face tokenizers.
@@ -53,11 +52,11 @@ static inline uint32_t lt_unicode_flags(uint32_t cp) {
 size_t lt_utf8_decode(const uint8_t *p, const uint8_t *end, uint32_t *cp);
 
 /* Bytes of the maximal ill-formed subsequence at p (one U+FFFD by the Unicode standard's practice),
- * 0 when p starts a valid character. *incomplete: the bytes up to end could still become a
+ * 0 if a valid character begins at p. *incomplete: the bytes up to end could still become a
  * character. */
 size_t lt_utf8_bad(const uint8_t *p, const uint8_t *end, bool *incomplete);
 
-/* A growing string; zeroed is empty. data may hold NUL and is not terminated. */
+/* A growing string; zeroed is empty. data may contain 0 bytes and is not terminated. */
 typedef struct {
     char *data;
     size_t n, room;
@@ -73,7 +72,7 @@ LT_MUST_USE lt_err lt_text_put_valid(lt_text *t, const char *s, size_t n);
 
 /* Move the whole characters of *held to the end of *out. Bytes that may still become a character
  * stay, unless `final` says that nothing follows. Ill-formed bytes become U+FFFD: one for each
- * maximal run, or one a byte. */
+ * maximal run, or one per byte. */
 LT_MUST_USE lt_err lt_text_assemble(lt_text *out, lt_text *held, bool per_byte, bool final);
 
 typedef enum { LT_UNICODE_NFC, LT_UNICODE_NFD, LT_UNICODE_NFKC, LT_UNICODE_NFKD } lt_unicode_form;
@@ -82,19 +81,18 @@ typedef enum { LT_UNICODE_NFC, LT_UNICODE_NFD, LT_UNICODE_NFKC, LT_UNICODE_NFKD 
 LT_MUST_USE lt_err lt_unicode_normalize(lt_unicode_form form, const char *s, size_t n,
                                         lt_text *out);
 
-/* The basis of normal forms: the canonical combining class; the composite of two characters, or 0;
- * the full decomposition, canonical or compatible, and its number of characters. */
+/* The basis of normal forms: the canonical combining class; the composite of two characters, or
+ * 0; the full decomposition, canonical or by compatibility, and its number of characters. */
 unsigned lt_unicode_class(uint32_t cp);
 uint32_t lt_unicode_compose(uint32_t a, uint32_t b);
 #define LT_UNICODE_PARTS 18 /* The longest: U+FDFA. */
 size_t lt_unicode_decompose(uint32_t cp, bool compat, uint32_t parts[LT_UNICODE_PARTS]);
 
-/* The script that the UnicodeScripts pre-tokenizer assigns to cp, as a number of ours; 0 goes with
- * every script. */
+/* The script that the UnicodeScripts pre-tokenizer assigns to cp, as a number of our own; 0: it
+ * belongs to every script. */
 uint32_t lt_unicode_script(uint32_t cp);
 
-/* Lower case of one code point: a run of *n code points (the code point itself when nothing
- * changes). */
+/* Lower case of one code point: *n code points (the code point itself if nothing changes). */
 const uint32_t *lt_unicode_lower(const uint32_t *cp, size_t *n);
 
 #endif

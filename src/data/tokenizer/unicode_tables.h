@@ -7,8 +7,9 @@
 #define LT_UNICODE_BLOCK 128
 
 extern const uint32_t lt_unicode_kind_flags[256]; /* LT_UNICODE_* by kind. */
-extern const uint16_t lt_unicode_kind_index[0x110000 / LT_UNICODE_BLOCK]; /* Block number. */
-extern const uint8_t lt_unicode_kind_blocks[]; /* Kind by block and place. */
+/* Number of the block. */
+extern const uint16_t lt_unicode_kind_index[0x110000 / LT_UNICODE_BLOCK];
+extern const uint8_t lt_unicode_kind_blocks[]; /* Kind, by block and position in it. */
 
 /* A mapping from[i] -> pool[start[i] .. start[i + 1]), from ascending. */
 extern const uint32_t lt_unicode_nfd_from[], lt_unicode_nfd_pool[], lt_unicode_nfd_count;

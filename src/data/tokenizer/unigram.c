@@ -2,8 +2,8 @@
  *
  * From each character boundary all pieces that begin there are found in the trie and may improve
  * the best path to their end. A character that is no piece by itself may be an unknown at min_score
- * - 10. Sums are kept in the precision of the library we follow, because a tie in single precision
- * is not one in double; the first path found wins ties. */
+ * - 10. Sums have the precision of the library that is reproduced, because a tie in single
+ * precision is not one in double; of equal paths the first one found is kept. */
 #include "data/tokenizer/unigram.h"
 
 #include <math.h>
@@ -70,7 +70,7 @@ static double piece_score(const lt_unigram *u, uint32_t id, size_t bytes) {
     return u->score[id];
 }
 
-/* Append one path step; unknowns join the one before. */
+/* Append one step of the path; an unknown is joined to the one before. */
 static lt_err put_unknown(const lt_unigram *u, const uint8_t *p, size_t n, bool after_unknown,
                           lt_ids *out) {
     bool all = u->byte_fallback;
@@ -87,8 +87,8 @@ static lt_err put_unknown(const lt_unigram *u, const uint8_t *p, size_t n, bool 
     return LT_OK;
 }
 
-/* Hugging Face looks a whole run of unknowns up once more: it may be a piece, or its bytes may
- * be. */
+/* As in Hugging Face, look up a whole run of unknowns once more: it may be a piece, or its bytes
+ * may be. */
 static lt_err put_unknown_run(const lt_unigram *u, const uint8_t *p, size_t n, lt_ids *out) {
     const uint32_t id = lt_vocab_find(u->vocab, (const char *)p, n);
     return id != LT_NO_ID ? lt_ids_append(out, &id, 1) : put_unknown(u, p, n, false, out);
@@ -99,7 +99,7 @@ static lt_err put_path(const lt_unigram *u, lt_unigram_scratch *s, const uint8_t
     bool after_unknown = false;
     size_t at = n;
     uint32_t next = UINT32_MAX;
-    while (at > 0) { /* Turn the back pointers around. */
+    while (at > 0) { /* Reverse the back pointers. */
         const uint32_t from = s->from[at];
         s->from[at] = next;
         next = (uint32_t)at;

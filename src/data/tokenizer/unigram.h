@@ -1,5 +1,5 @@
-/* unigram.h: the Unigram model: of all ways to cut a word into pieces, the one with the highest sum
- * of log-probabilities. */
+/* unigram.h: the Unigram model: finds, among all ways to cut a word into pieces, the one with the
+ * highest sum of log-probabilities. */
 #ifndef LT_DATA_UNIGRAM_H
 #define LT_DATA_UNIGRAM_H
 
@@ -16,10 +16,11 @@ typedef struct {
     uint8_t *user; /* (n_ids) 1: user-defined, always preferred */
     double min_score, max_score;
     uint32_t unk;
-    uint32_t n_scores; /* Pieces of the model; ids above are added tokens. */
-    /* Not NULL: as Hugging Face, a run of unknowns that is a piece is that piece. */
+    uint32_t n_scores; /* Pieces of the model; greater ids are added tokens. */
+    /* If not NULL, a run of unknowns that is a piece becomes that piece, as in Hugging Face. */
     const lt_vocab *vocab;
-    bool single; /* Sums in single precision, as SentencePiece; false: double, as Hugging Face. */
+    /* Sums are in single precision, as in SentencePiece; false: in double, as in Hugging Face. */
+    bool single;
     bool byte_fallback;
     uint32_t fallback_id[256];
 } lt_unigram;

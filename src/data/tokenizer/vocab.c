@@ -13,7 +13,8 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* A table in huge pages, if the system has them: 4 MiB then cost 2 page faults instead of 1,024. */
+/* Allocate a table in huge pages, if the system has them: 4 MiB then cost 2 page faults, not
+ * 1,024. */
 void *lt_table_new(size_t bytes) {
     const size_t align = bytes < HUGE_PAGE ? 64 : HUGE_PAGE;
     void *p = aligned_alloc(align, (bytes + align - 1) / align * align);
@@ -128,7 +129,7 @@ uint32_t lt_vocab_find(const lt_vocab *v, const char *s, size_t n) {
     return v->slots == NULL ? LT_NO_ID : lt_vocab_find_hashed(v, XXH3_64bits(s, n), s, n);
 }
 
-/* True: it was not there yet. */
+/* Add a piece to the index. True: it was not yet there. */
 static bool index_piece(lt_vocab *v, uint64_t hash, uint32_t id) {
     const size_t at = slot_of(v, hash, lt_vocab_text(v, id), v->bytes[id]);
     if (v->slots[at] != 0) {
@@ -139,7 +140,7 @@ static bool index_piece(lt_vocab *v, uint64_t hash, uint32_t id) {
     return true;
 }
 
-#define AHEAD 32 /* Hashes under way. */
+#define AHEAD 32 /* Lookups in progress. */
 
 lt_err lt_vocab_index_all(lt_vocab *v, uint32_t *twice) {
     uint64_t hashes[AHEAD];

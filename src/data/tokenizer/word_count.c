@@ -5,7 +5,7 @@
  * counted what, so any number of threads gives the same result. A long document is cut into several
  * tasks, but only before a character that follows a newline and is not white space: there every
  * pattern with a scanner begins a new word, and a scanner may look behind the cut, so the words are
- * those of the whole document. (Patterns without scanner keep their documents whole.) */
+ * those of the whole document. (With a pattern that has no scanner, documents are not cut.) */
 #define XXH_INLINE_ALL
 #include "data/tokenizer/word_count.h"
 
@@ -21,7 +21,7 @@
 
 typedef struct {
     size_t begin, stop; /* Words that begin here are this task's. */
-    size_t end;         /* End of the document: as far as look-aheads see. */
+    size_t end;         /* End of the document: the end of what look-aheads can see. */
 } task;
 
 typedef struct {
@@ -131,7 +131,7 @@ static lt_err put_task(batch *b, size_t begin, size_t stop, size_t end) {
     return LT_OK;
 }
 
-/* First safe cut at or behind `at`, or end. */
+/* The first safe cut at or after `at`, or end. */
 static size_t safe_cut(const char *text, size_t at, size_t end) {
     while (at < end) {
         const char *newline = memchr(text + at, '\n', end - at);
@@ -139,7 +139,7 @@ static size_t safe_cut(const char *text, size_t at, size_t end) {
             return end;
         }
         at = (size_t)(newline + 1 - text);
-        /* ASCII and visible: surely no white space. */
+        /* ASCII and visible, so certainly not white space. */
         if (text[at] > ' ' && (uint8_t)text[at] < 0x7F) {
             return at;
         }

@@ -1,4 +1,4 @@
-/* word_count.h: how often each pre-token occurs in text files: the input of BPE training. */
+/* word_count.h: counts how often each pre-token occurs in text files, for BPE training. */
 #ifndef LT_DATA_WORD_COUNT_H
 #define LT_DATA_WORD_COUNT_H
 
@@ -8,11 +8,11 @@
 typedef struct {
     uint64_t start; /* Offset into the pool. */
     uint32_t bytes;
-    uint32_t hash; /* 0 never occurs: an empty slot. */
+    uint32_t hash; /* 0: an empty slot. No word has the hash 0. */
     uint64_t count;
 } lt_word;
 
-/* Open addressing over words. */
+/* A hash table of words, with open addressing. */
 typedef struct {
     lt_word *slots;
     size_t mask, n;

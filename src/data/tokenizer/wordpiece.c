@@ -1,5 +1,5 @@
-/* wordpiece.c: WordPiece and WordLevel; see wordpiece.h. In WordPiece a word of which any part
- * matches no piece is one <unk>. */
+/* wordpiece.c: WordPiece and WordLevel; see wordpiece.h. In WordPiece, a word is one <unk> if any
+ * part of it matches no piece. */
 #include "data/tokenizer/wordpiece.h"
 
 #include <string.h>
@@ -40,7 +40,7 @@ lt_err lt_wordpiece_encode(const lt_wordpiece *w, lt_text *scratch, const uint8_
             if (id != LT_NO_ID) {
                 break;
             }
-            do { /* One character less. */
+            do { /* Try one character less. */
                 end--;
             } while (end > at && (p[end] & 0xC0) == 0x80);
         }

@@ -10,7 +10,7 @@ typedef struct {
     const lt_vocab *vocab;
     char prefix[32]; /* "##" */
     uint32_t unk;
-    char unk_name[64];  /* For the message when the vocabulary lacks it. */
+    char unk_name[64];  /* For the message if the vocabulary lacks it. */
     uint32_t max_chars; /* Longer words are <unk>. */
 } lt_wordpiece;
 
