@@ -23,12 +23,12 @@
 
 #define OUTPUT_MOST   ((size_t)64 << 20)
 #define FIRST_ROOM    8192
-#define LOOK_NS       5000000 /* Between two looks of somebody who waits. */
+#define LOOK_NS       5000000 /* Interval between two checks while waiting. */
 #define MESSAGE_BYTES 300
 
 extern char **environ;
 
-/* Read to the end of the output; *late: the deadline came first. */
+/* Read to the end of the output; *late: the deadline passed first. */
 static lt_err read_output(char **out, int from, double end_s, bool *late) {
     size_t used = 0, room = FIRST_ROOM;
     ssize_t n = 1;
@@ -66,8 +66,8 @@ static lt_err read_output(char **out, int from, double end_s, bool *late) {
     return LT_OK;
 }
 
-/* Wait for its status. A program may close its output and continue, so the deadline applies here,
- * too. */
+/* Wait for the exit status. A program may close its output and continue, so the deadline applies
+ * here, too. */
 static int status_of(pid_t child, double end_s, bool *late) {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
     int status = 0;
@@ -83,8 +83,9 @@ static int status_of(pid_t child, double end_s, bool *late) {
     return status;
 }
 
-/* Start it with its output to `to` and its messages to `messages`. It has its own process group, so
- * Ctrl-C reaches only this process, which may continue or save something first. */
+/* Start a program that writes its output to `to` and its messages to `messages`. It has its own
+ * process group, so that Ctrl-C reaches only this process, which may continue or save something
+ * first. */
 static int start(pid_t *child, const char *const *words, int to, int messages, bool silent) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t how;
@@ -118,8 +119,8 @@ static char *output_of(int fd) {
     return text;
 }
 
-/* The messages of a program as the end of a line: ": first; second", without those that do not fit.
- * "": there are none. */
+/* The messages of a program in the form ": first; second", to be appended to a line; those that
+ * do not fit are omitted. "": there are none. */
 static void one_line(char out[MESSAGE_BYTES], const char *said) {
     size_t used = 0;
     out[0] = '\0';
@@ -135,7 +136,7 @@ static void one_line(char out[MESSAGE_BYTES], const char *said) {
     lt_log_tame(out, false);
 }
 
-/* Pass on a program's messages: to our standard error if it succeeded, else into why. */
+/* Pass on a program's messages: to our standard error if it succeeded, otherwise in why. */
 static void tell(int messages, bool succeeded, char why[MESSAGE_BYTES]) {
     char *said = output_of(messages);
     why[0] = '\0';
@@ -216,7 +217,7 @@ bool lt_command_has_ended(lt_command *c, char **said, int *status) {
     int how = 0;
     const pid_t ended = waitpid(c->pid, &how, WNOHANG);
     if (ended == 0) {
-        if (lt_clock_s() > c->end_s) { /* It ends at one of the next looks. */
+        if (lt_clock_s() > c->end_s) { /* It will have ended at one of the next checks. */
             (void)kill(-c->pid, SIGKILL);
         }
         return false;

@@ -1,4 +1,5 @@
-/* agent.c: see agent.h. The main thread looks for snapshots and sends them; another receives. */
+/* agent.c: see agent.h. The main thread finds snapshots and sends them; a second thread
+ * receives. */
 #include "platform/agent/agent.h"
 
 #include <arpa/inet.h>
@@ -38,10 +39,11 @@ typedef struct {
     const lt_agent_options *o;
     char own[LT_PATH_BYTES], kept[LT_PATH_BYTES];
     int listener;
-    peer *peers; /* (n_nodes). On one machine only the first is used, for whichever node answers. */
+    /* (n_nodes). On one machine only the first is used, for the node that answers. */
+    peer *peers;
     lt_orders orders;
-    double heard_s; /* When standard input said something last. */
-    int ended_by;   /* The signal; below 0: none. */
+    double heard_s; /* When a line last came from standard input. */
+    int ended_by;   /* The signal that ends the agent; below 0: none. */
 } agent;
 
 /* ---- Sockets --------------------------------------------------------------------------------- */
@@ -80,7 +82,7 @@ static bool receive_bytes(int fd, void *data, size_t bytes) {
 
 /* ---- Sending --------------------------------------------------------------------------------- */
 
-/* -1: nobody answers at "10.0.0.2:4711". */
+/* Connect to "10.0.0.2:4711"; -1: no agent answers there. */
 static int connect_to(const char *address) {
     struct sockaddr_in to = {.sin_family = AF_INET};
     char host[LT_AGENT_ADDRESS], *colon;
@@ -104,7 +106,7 @@ static int connect_to(const char *address) {
     return fd;
 }
 
-/* To the next node whose agent answers; -1: none does. */
+/* Connect to the next node whose agent answers; -1: none does. */
 static int connect_to_next(const agent *a) {
     int fd = -1;
     for (int k = 1; fd < 0 && k < a->o->n_nodes; k++) {
@@ -128,7 +130,7 @@ static json_t *describe_file(const char *name, const lt_file_map *map) {
                      hex);
 }
 
-/* Head and files; false: the other side is gone, or the snapshot is. */
+/* Send head and files; false: the receiver or the snapshot is gone. */
 static bool send_snapshot(const agent *a, int fd, const char *holder, int64_t step,
                           const char *folder) {
     char **names = NULL, path[LT_PATH_BYTES], answer[sizeof CONFIRMED] = "", *text = NULL;
@@ -163,7 +165,7 @@ static bool send_snapshot(const agent *a, int fd, const char *holder, int64_t st
     return ok;
 }
 
-/* "step-000000012" -> 12; -1: another name. */
+/* The step of a name such as "step-000000012"; -1: another name. */
 static int64_t step_of(const char *name) {
     char *end;
     const int64_t step = strncmp(name, "step-", 5) == 0 ? strtoll(name + 5, &end, 10) : -1;
@@ -188,7 +190,7 @@ static void send_new(const agent *a, peer *to, const char *holder, const char *f
     }
 }
 
-/* Folders that are gone need not be remembered. */
+/* Forget that folders were sent which no longer exist. */
 static void forget_gone(const agent *a, peer *to) {
     char path[LT_PATH_BYTES];
     const char *key;
@@ -212,7 +214,7 @@ static void look(const agent *a, peer *to) {
             lt_file_list(&names, &n_names, folder) != LT_OK) {
             continue;
         }
-        for (size_t k = n_names; k > 0; k--) { /* The newest first. */
+        for (size_t k = n_names; k > 0; k--) { /* The newest one first. */
             send_new(a, to, holders[i], folder, names[k - 1]);
         }
         lt_file_list_free(names, n_names);
@@ -278,7 +280,7 @@ static bool receive_file(int fd, const char *folder, const json_t *entry, char *
     return ok && strcmp(hex, want) == 0;
 }
 
-/* All but the newest of a holder. */
+/* Remove all but the newest snapshots of a holder. */
 static void prune(const char *folder) {
     char **names = NULL, path[LT_PATH_BYTES];
     size_t n = 0, whole = 0;
@@ -376,14 +378,14 @@ static lt_err listen_for_others(agent *a) {
     return lt_file_write_atomic(path, text, strlen(text));
 }
 
-/* False: the agent is to end. */
+/* Obey a line of the launcher. False: the agent must end. */
 static bool obey(agent *a, const char *line) {
     char address[LT_AGENT_ADDRESS] = "";
     int node = -1, number = 0;
     if (sscanf(line, "peer %d %31s", &node, address) == 2 && node >= 0 && node < a->o->n_nodes &&
         node != a->o->node) {
         peer *p = &a->peers[node];
-        if (strcmp(p->address, address) != 0) { /* It has none of what the one before had. */
+        if (strcmp(p->address, address) != 0) { /* A new agent has no snapshots yet. */
             json_object_clear(p->sent);
         }
         (void)snprintf(p->address, sizeof p->address, "%s", address[0] == '-' ? "" : address);
@@ -427,7 +429,7 @@ static lt_err make_peers(agent *a) {
 
 static void close_agent(agent *a, pthread_t *thread) {
     if (a->listener >= 0) {
-        (void)shutdown(a->listener, SHUT_RDWR); /* accept4 returns. */
+        (void)shutdown(a->listener, SHUT_RDWR); /* This makes accept4 return. */
     }
     if (thread != NULL) {
         (void)pthread_join(*thread, NULL);
@@ -490,8 +492,8 @@ static lt_err find_address(char out[LT_AGENT_ADDRESS], const char *to) {
     return found ? LT_OK : lt_error_set(LT_ERR_REMOTE, "agent: no route to the launcher's %s", to);
 }
 
-/* If this process has made the memory, it removes it, also for agents of other machines that use
- * the same folder. */
+/* Remove the memory if this process has made it, even if agents of other machines use the same
+ * folder. */
 static void remove_memory(const lt_agent_options *o, bool owner) {
     char path[LT_PATH_BYTES];
     if (snprintf(path, sizeof path, "%s/node-%d", o->root, o->node) < LT_PATH_BYTES) {

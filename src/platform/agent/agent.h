@@ -8,8 +8,9 @@
  * agent tells the launcher its own address:
  *
  *     {"version", "program", "memory", "node", "nodes", "token", "launcher", "keep"}\n
- *     peer K ADDRESS\n      or "-": the agent of node K is gone. A new address has nothing yet
- *     alive\n               now and then
+ *     peer K ADDRESS\n      "-": the agent of node K is gone. An agent at a new address has no
+ *                           snapshots yet
+ *     alive\n               from time to time
  *     signal 15\n           it ends, as it does at the end of standard input, or after
  *                           LT_AGENT_ALONE_S without a line
  *
@@ -19,7 +20,7 @@
  * which it would connect there. Unless "keep" is true, the memory of the node is empty at the
  * start.
  *
- * PROTOCOL over TCP, one snapshot of one holder a connection:
+ * PROTOCOL over TCP, each connection transfers one snapshot of one holder:
  *
  *     sender     {"token", "holder": "rank-0", "step": 12, "files": [{"name", "bytes", "xxh3"}]}\n
  *                the bytes of the files, one after the other
@@ -40,19 +41,19 @@
 #define LT_AGENT_ALONE_S  300.0
 #define LT_AGENT_ADDRESS  32 /* "10.0.0.2:4711" */
 /* The signal that the kernel sends to agents on the launcher's machine when the launcher is killed.
- * Nothing else sends it. The parent's pid cannot tell: the kernel may send the signal while threads
- * of the launcher are still ending, and until then the launcher is the parent. */
+ * Nothing else sends it. The parent's pid is no substitute: the kernel may send the signal while
+ * threads of the launcher are still ending, and until then the launcher is the parent. */
 #define LT_AGENT_ORPHANED (SIGRTMIN + 1)
 
 typedef struct {
     const char *root, *token;
-    int node, n_nodes; /* One node: nothing is sent. */
+    int node, n_nodes; /* With one node, nothing is sent. */
     /* The address at which it listens if nodes are machines; NULL: nodes are parts of this machine,
      * and ROOT/node-K/agent has their addresses. */
     const char *address;
 } lt_agent_options;
 
-/* Runs until SIGTERM, SIGINT or LT_AGENT_ORPHANED. After LT_AGENT_ORPHANED it removes the run's
+/* Run until SIGTERM, SIGINT or LT_AGENT_ORPHANED. After LT_AGENT_ORPHANED it removes the run's
  * memory; the agent of a machine removes it in any case. */
 LT_MUST_USE lt_err lt_agent_run(const lt_agent_options *o);
 /* `lateen agent --machine`: the same, as standard input describes. */

@@ -16,7 +16,7 @@ typedef struct {
 #define FAULT_ROW(id, name, costs, repeats, ends) {name, costs, repeats, ends},
 static const fault_row faults[LT_FAULTS] = {LT_FAULT_MAP(FAULT_ROW)};
 
-/* The header's table of events. DECIDE stands for what decide() says. */
+/* The header's table of events. DECIDE stands for the result of decide(). */
 #define DECIDE LT_CONTROL_STATES
 typedef struct {
     lt_control_state from;
@@ -88,7 +88,8 @@ static bool is_repeated(const lt_controller *c) {
            a->status == b->status && a->step == b->step;
 }
 
-/* Attempts in a row, this one included, that ended with one status before there was any step. */
+/* Number of attempts in a row, including this one, that ended with the same status before any
+ * step was made. */
 static int same_starts(const lt_controller *c) {
     const lt_fault *a = &c->fault, *b = &c->before;
     if (a->kind != LT_FAULT_CRASH || !WIFEXITED(a->status) || c->best_step >= 0) {
@@ -97,7 +98,7 @@ static int same_starts(const lt_controller *c) {
     return b->kind == a->kind && b->status == a->status ? c->same_starts + 1 : 1;
 }
 
-/* Why the run ends here; false: it does not, and the fault is paid for. */
+/* Whether the run ends, with the reason in c->why. If it does not, the fault is counted. */
 static bool is_the_end(lt_controller *c) {
     const lt_fault *f = &c->fault;
     const fault_row *row = &faults[f->kind];
@@ -105,7 +106,7 @@ static bool is_the_end(lt_controller *c) {
         return snprintf(c->why, sizeof c->why, "the ranks have ended") > 0;
     }
     if (c->stop_asked) {
-        return snprintf(c->why, sizeof c->why, "a stop was asked") > 0;
+        return snprintf(c->why, sizeof c->why, "a stop was requested") > 0;
     }
     if (f->kind == LT_FAULT_GROW) {
         (void)snprintf(c->why, sizeof c->why, "a node is back, and the run grows");
@@ -117,7 +118,7 @@ static bool is_the_end(lt_controller *c) {
     }
     if (c->o.requeue && !row->costs && (c->o.retries == 0 || c->free_in_row > 0)) {
         c->elsewhere = true;
-        return snprintf(c->why, sizeof c->why, "a fault of hardware%s: the run goes on elsewhere",
+        return snprintf(c->why, sizeof c->why, "a fault of hardware%s: the run continues elsewhere",
                         c->free_in_row > 0 ? " again, without a new step" : "") > 0;
     }
     if (c->o.retries == 0) {

@@ -80,8 +80,8 @@
 #define LT_RANK_CORRUPT    78  /* Its state, or that of others that hold the same, is wrong. */
 #define LT_RANK_CANNOT_RUN 127 /* The program cannot be run; a shell gives the same status. */
 
-/* name, whether it costs a retry, whether it stops the run when repeated, whether it stops it at
- * once. */
+/* Name; whether it costs a retry; whether it ends the run when repeated; whether it ends the run
+ * at once. */
 #define LT_FAULT_MAP(X)                                                                            \
     X(NONE, "none", false, false, false)                                                           \
     X(USAGE, "usage", false, false, true)                                                          \
@@ -103,14 +103,14 @@ typedef enum {
 } lt_fault_kind;
 const char *lt_fault_name(lt_fault_kind kind);
 
-/* The kind of a rank's end. status: as waitpid gives it. */
+/* The kind of fault for a rank that ended with a status of waitpid. */
 lt_fault_kind lt_fault_of_status(int status);
 
 typedef struct {
     lt_fault_kind kind; /* NONE: the attempt has had no fault. */
-    int rank;           /* -1: of no single rank. */
-    int status;         /* As waitpid gives it; 0: the rank had not ended. */
-    int64_t step;       /* The last one that ended before it; -1: unknown. */
+    int rank;           /* -1: not a fault of a single rank. */
+    int status;         /* As returned by waitpid; 0: the rank had not ended. */
+    int64_t step;       /* The last step that was completed before it; -1: unknown. */
 } lt_fault;
 
 #define LT_CONTROL_STATE_MAP(X) X(STARTING) X(RUNNING) X(ENDING) X(KILLING) X(WAITING) X(OVER)
@@ -123,7 +123,7 @@ typedef enum {
 
 typedef enum { LT_ON_READY, LT_ON_FAULT, LT_ON_EMPTY, LT_ON_LATE, LT_ON_STOP, LT_EVENTS } lt_event;
 
-/* What the launcher must do: nothing; tell the ranks that one has failed; kill them; nothing until
+/* What the launcher must do: nothing; tell the ranks that one has failed; kill them; wait until
  * the back-off is over; start the next attempt; end. */
 typedef enum {
     LT_DO_NOTHING,
@@ -135,31 +135,31 @@ typedef enum {
 } lt_action;
 
 typedef struct {
-    int retries;    /* Faults that cost one and may be followed by another attempt. */
+    int retries;    /* How many faults that cost a retry may be followed by another attempt. */
     double grace_s; /* Time for ranks to end by themselves. */
-    double hang_s;  /* 0: an attempt never counts as hung. */
-    bool requeue;   /* Another machine can be had. */
+    double hang_s;  /* 0: no attempt is considered to hang. */
+    bool requeue;   /* The job can be queued again, for another machine. */
 } lt_control_options;
 
 typedef struct {
     lt_control_options o;
     lt_control_state state;
     double until_s;         /* The state's deadline; 0: it has none. */
-    int attempt;            /* The present one, from 1. */
-    int used, free_in_row;  /* Retries; free faults since the last new step. */
+    int attempt;            /* The current attempt, from 1. */
+    int used, free_in_row;  /* Retries used; faults since the last new step that cost none. */
     int without_progress;   /* Attempts in a row that made no new step. */
-    int same_starts;        /* As many of them ended before any step and with the same status. */
-    int64_t best_step;      /* The largest of all attempts. */
-    int64_t step;           /* The largest of this attempt. */
-    int64_t best_before;    /* The largest of all attempts before this one. */
-    lt_fault fault, before; /* Fault of this attempt; of the one before it. */
+    int same_starts;        /* How many of them ended before any step and with the same status. */
+    int64_t best_step;      /* The largest step of all attempts. */
+    int64_t step;           /* The largest step of this attempt. */
+    int64_t best_before;    /* The largest step of all attempts before this one. */
+    lt_fault fault, before; /* Faults of this attempt and of the one before it. */
     bool stop_asked, elsewhere;
     char why[256]; /* Why the last decision was made. */
 } lt_controller;
 
 /* The first attempt begins. */
 void lt_controller_open(lt_controller *c, const lt_control_options *o, double now_s);
-/* A rank has come to a new phase or step. */
+/* A rank has reached a new phase or step. */
 void lt_controller_progress(lt_controller *c, int64_t step, double now_s);
 /* The first fault is kept. Later ones of the same attempt are consequences of it and are dropped,
  * unless the first is LOST. */
@@ -167,7 +167,7 @@ lt_action lt_controller_fault(lt_controller *c, const lt_fault *fault, double no
 lt_action lt_controller_event(lt_controller *c, lt_event event, double now_s);
 /* Seconds from the last decision to the next attempt. */
 double lt_controller_back_off(const lt_controller *c);
-/* LATE if a deadline has passed. To be called again and again. */
+/* Handle LATE if a deadline has passed. Call it repeatedly. */
 lt_action lt_controller_tick(lt_controller *c, double now_s);
 
 #endif

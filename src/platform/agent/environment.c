@@ -27,7 +27,7 @@ typedef struct {
     char value[LT_PATH_BYTES];
 } variable;
 
-/* An empty value: nothing, whatever an outer launcher gave. */
+/* An empty value unsets the variable, even if an outer launcher has set it. */
 static void fill(variable v[N_VALUES], const lt_environment *e) {
     static const char *const names[N_VALUES] = {
         LT_ENV_RANK,        LT_ENV_RANKS,     LT_ENV_SEGMENT, LT_ENV_STORE, LT_ENV_TOKEN,
@@ -68,7 +68,8 @@ static void fill(variable v[N_VALUES], const lt_environment *e) {
         (void)snprintf(v[k + 1].value, sizeof v->value, "%d", e->locals);
     }
     k += 2;
-    /* Ranks divide the cores among them, unless the environment already says how. */
+    /* Ranks divide the cores among them, unless the environment already sets the number of
+     * threads. */
     (void)snprintf(v[k].value, sizeof v->value, "%s",
                    getenv("OMP_NUM_THREADS") != NULL ? getenv("OMP_NUM_THREADS") : "");
     if (v[k].value[0] == '\0') {

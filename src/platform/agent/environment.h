@@ -8,10 +8,10 @@
 #include "lateen/base.h"
 
 typedef struct {
-    int rank, n;        /* This rank, from 0, and how many there are; */
-    int full;           /* how many there are when none is missing. */
+    int rank, n;        /* This rank, from 0, and the number of ranks; */
+    int full;           /* the number of ranks when none is missing. */
     int segment, board; /* Descriptors that it inherits. */
-    bool keep;          /* It outlives its world (board.h). Not in the environment. */
+    bool keep;          /* The rank outlives its world (board.h). Not in the environment. */
     bool apart;         /* Ranks are on several machines: there is no segment, and */
     int local, locals;  /* this is the rank's number among the `locals` ranks of its machine. */
     const char *store, *token;

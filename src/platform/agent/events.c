@@ -22,7 +22,7 @@ void lt_events_open(lt_events *e, bool wanted, int restart) {
     *e = (lt_events){.wanted = wanted, .restart = restart, .fd = -1};
 }
 
-/* The whole line, or nothing of it. */
+/* Write a whole line, or nothing. */
 static bool write_line(int fd, const json_t *line) {
     char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(13));
     const size_t n = text != NULL ? strlen(text) : 0;
@@ -31,7 +31,7 @@ static bool write_line(int fd, const json_t *line) {
     bool done = false;
     if (text == NULL || fstat(fd, &before) != 0) {
         free(text);
-        return text == NULL; /* No memory for it: another try would not help. */
+        return text == NULL; /* Out of memory for the text: another try would not help. */
     }
     done = writev(fd, parts, 2) == (ssize_t)(n + 1);
     if (!done && ftruncate(fd, before.st_size) != 0) {
@@ -41,7 +41,7 @@ static bool write_line(int fd, const json_t *line) {
     return done;
 }
 
-/* Write what is held, as far as the disk has room. */
+/* Write the held lines, as many as the disk has room for. */
 static void write_held(lt_events *e) {
     while (e->fd >= 0 && json_array_size(e->held) > 0) {
         errno = 0;

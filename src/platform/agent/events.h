@@ -1,5 +1,5 @@
-/* events.h: writes what happens to the attempts of a run to RUN/events.jsonl: one JSON object a
- * line, appended immediately and by one write, so a full disk leaves no part of a line.
+/* events.h: writes what happens to the attempts of a run to RUN/events.jsonl: one JSON object per
+ * line, appended immediately and by one write, so that a full disk leaves no part of a line.
  *
  *   {"time", "unix_s", "attempt", "event": "start", "ranks"}
  *   {..., "event": "fault", "kind", "rank", "step", "what", "words"}   kinds: controller.h; words:
@@ -50,21 +50,21 @@ extern const char *const lt_recovery_texts[LT_RECOVERY_PHASES];
 
 typedef struct {
     bool wanted;  /* False: nothing is kept or written. */
-    int fd;       /* -1: the folder is not known yet. */
-    json_t *held; /* Lines that are not written yet; NULL: none. */
-    bool late;    /* The last try to write them failed, and this was said. */
+    int fd;       /* -1: the folder is not yet known. */
+    json_t *held; /* Lines that are not yet written; NULL: none. */
+    bool late;    /* The last attempt to write them failed, which was reported. */
     int restart;
 } lt_events;
 
 void lt_events_open(lt_events *e, bool wanted, int restart);
 void lt_events_close(lt_events *e);
-/* The run folder is known: write there from now on. A second call changes nothing. A failure is
- * only a warning, because a run does not end if its events cannot be written. */
+/* Set the run folder: events are written there from now on. A second call changes nothing. A
+ * failure is only a warning, because a run does not end if its events cannot be written. */
 void lt_events_folder(lt_events *e, const char *folder);
 /* Takes the reference to `line`, and adds time and attempt. */
 void lt_events_put(lt_events *e, int attempt, json_t *line);
 
-/* Lines of text as an array. */
+/* The lines of a text as an array. */
 json_t *lt_events_words(const char *text, size_t bytes);
 
 #endif

@@ -150,7 +150,7 @@ static lt_err split_login(lt_hosts *h, const char *login) {
     return n > 0 ? LT_OK : lt_error_set(LT_ERR_ARG, "--login has no command");
 }
 
-/* Ranks of a machine are neighbours; spare machines have none. */
+/* Assign ranks to machines: those of a machine are consecutive; spare machines have none. */
 static lt_err place_ranks(lt_hosts *h, int spares) {
     int rank = 0;
     if (spares >= h->n) {
@@ -337,7 +337,7 @@ lt_err lt_hosts_start_agent(const lt_hosts *h, int host, const lt_processes *age
 
 /* ---- Watching -------------------------------------------------------------------------------- */
 
-/* NULL: there is none, or none that is newer than *seen. */
+/* A value of the store. NULL: there is none, or none that is newer than *seen. */
 static json_t *value_of(lt_comm_store_server *store, const char *what, int rank, uint64_t *seen) {
     char key[32], text[LT_BOARD_FOLDER + 1024];
     size_t bytes;

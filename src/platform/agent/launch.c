@@ -1,5 +1,5 @@
 /* launch.c: see launch.h. The loop at the end carries out the controller's decisions; everything
- * above it finds events for the controller, or reports its decisions to people. */
+ * above it detects events for the controller, or reports its decisions to users. */
 #include "platform/agent/launch.h"
 
 #include <errno.h>
@@ -25,16 +25,17 @@
 #include "platform/command.h"
 
 #define LOOK_MS      100  /* Interval between checks of the ranks. */
-#define LOOK_FAST_MS 10   /* While a recovery is timed. */
+#define LOOK_FAST_MS 10   /* The same while a recovery is timed. */
 #define SAME_INT_S   1.0  /* Two SIGINTs within this time are one. */
 #define REQUEUE_S    30.0 /* scontrol gives up by itself after MessageTimeout, which is 10 s. */
 
-/* A recovery that is under way: when its phases ended, in the order of LT_RECOVERY_MAP. */
+/* A recovery in progress: when its phases ended, in the order of LT_RECOVERY_MAP. */
 typedef struct {
     bool runs;
     lt_recovery_phase next;
-    double fault_s, mark_s; /* When it happened, at the latest; the end of the last phase. */
-    int64_t step;           /* The step to reach again; -1: unknown. */
+    /* Latest time at which the fault can have happened; end of the last phase. */
+    double fault_s, mark_s;
+    int64_t step; /* The step to reach again; -1: unknown. */
 } recovery;
 
 typedef struct {
@@ -51,21 +52,22 @@ typedef struct {
     lt_controller control;
     lt_events events;
     recovery recovery;
-    int asked, own_status;  /* The last stop signal; the status of the first rank that failed. */
-    double int_s;           /* When the first SIGINT came; 0: none did. */
-    bool killed, growing;   /* The ranks were killed; told to save, since a node is back. */
-    double begun_s, look_s; /* When the attempt began; when its ranks were looked at last. */
-    uint64_t progress;      /* Progress of all ranks together, as a number that only grows. */
+    int asked, own_status; /* The last stop signal; the status of the first rank that failed. */
+    double int_s;          /* When the first SIGINT came; 0: none did. */
+    /* The ranks were killed; they were told to save, since a node is back. */
+    bool killed, growing;
+    double begun_s, look_s; /* When the attempt began; when its ranks were last checked. */
+    uint64_t progress;      /* Progress of all ranks together; the number never decreases. */
 } launcher;
 
-/* Are faults, decisions and recoveries told? */
+/* Whether faults, decisions and recoveries are reported. */
 static bool is_told(const launcher *l) {
     return l->o->retries > 0 || l->o->requeue || l->o->n_nodes > 0;
 }
 
 /* ---- Starting -------------------------------------------------------------------------------- */
 
-/* -1: there are no nodes. */
+/* The node of a rank; -1: there are no nodes. */
 static int node_of(const launcher *l, int rank) {
     return l->nodes.n > 0 ? lt_nodes_of_rank(&l->nodes, rank, l->ranks.n) : -1;
 }
@@ -144,7 +146,7 @@ static int ranks_on(const launcher *l, int seats) {
     return lt_nodes_ranks_on(&l->nodes, seats, l->o->n_ranks, &room);
 }
 
-/* Does a rank of it hold wrong bits, or has its device failed? */
+/* Whether a rank of the node holds wrong bits, or its device has failed. */
 static bool is_suspect(const launcher *l, int node) {
     const lt_fault *f = &l->control.before;
     bool suspect = f->kind == LT_FAULT_DEVICE && f->rank >= 0 && node_of(l, f->rank) == node;
@@ -154,8 +156,8 @@ static bool is_suspect(const launcher *l, int node) {
     return suspect;
 }
 
-/* Nodes that were lost or became suspect in the attempt before are taken out. Then the seats are
- * filled, which decides how many ranks there are. */
+/* Take out nodes that were lost or became suspect in the previous attempt, and fill the seats,
+ * which determines the number of ranks. */
 static void place_ranks(launcher *l) {
     const bool takes_out = l->nodes.n > 0 && (l->o->spares > 0 || l->o->shrink);
     bool out[LT_NODES_MOST] = {false}, lost[LT_NODES_MOST] = {false};
@@ -182,13 +184,14 @@ static void place_ranks(launcher *l) {
         n = l->o->n_ranks;
     }
     if (n != l->ranks.n) {
-        end_ranks(l); /* Another number of ranks, another segment. */
+        end_ranks(l); /* Another number of ranks needs another segment. */
         lt_log_info("the run continues with %d of %d ranks", n, l->o->n_ranks);
     }
     l->ranks.n = n;
     for (int r = 0; r < n; r++) {
         if (l->ranks.all[r].runs && node_of(l, r) != before[r]) {
-            lt_process_end(&l->ranks, r); /* It waits on a node that is no longer its own. */
+            /* The rank waits on a node to which it no longer belongs. */
+            lt_process_end(&l->ranks, r);
         }
         if (l->hosts.n > 0 && l->nodes.n > 0) {
             lt_hosts_place(&l->hosts, r, node_of(l, r));
@@ -277,11 +280,12 @@ static void tell_phase(launcher *l, double now_s) {
     lt_events_put(&l->events, l->control.attempt,
                   json_pack("{s:s, s:s, s:f}", "event", "phase", "phase",
                             lt_recovery_names[r->next], "seconds", seconds));
-    r->mark_s += seconds; /* So that the phases of a recovery add up to its time. */
+    r->mark_s += seconds; /* The phases of a recovery must add up to its time. */
     r->next++;
 }
 
-/* The event of the attempt's fault, with the last words that have come since. */
+/* Write the event of the attempt's fault, with the rank's last lines, some of which have arrived
+ * since. */
 static void tell_fault(launcher *l) {
     const lt_fault *f = &l->control.fault;
     const lt_process *p = f->rank >= 0 ? &l->ranks.all[f->rank] : NULL;
@@ -309,7 +313,7 @@ static void tell_fault(launcher *l) {
 
 /* ---- Faults ---------------------------------------------------------------------------------- */
 
-/* Ranks that are slow, or no longer. */
+/* Report ranks that have become slow, or are no longer slow. */
 static void look_at_stragglers(launcher *l) {
     for (int r = 0; r < l->ranks.n; r++) {
         lt_process *p = &l->ranks.all[r];
@@ -324,7 +328,8 @@ static void look_at_stragglers(launcher *l) {
     }
 }
 
-/* Ranks whose state or gradients were found to be wrong, by the others or by repeating a step. */
+/* Find ranks whose state or gradients were found to be wrong, by other ranks or by repeating a
+ * step. */
 static void look_at_suspects(launcher *l) {
     for (int r = 0; r < l->ranks.n; r++) {
         lt_process *p = &l->ranks.all[r];
@@ -346,7 +351,7 @@ static void look_at_suspects(launcher *l) {
     }
 }
 
-/* The first fault of an attempt: from here on its recovery is timed. */
+/* At the first fault of an attempt, start to time its recovery. */
 static void time_recovery(launcher *l, const lt_fault *f, double happened_s, double now_s) {
     if (!is_told(l)) {
         return;
@@ -361,7 +366,8 @@ static void time_recovery(launcher *l, const lt_fault *f, double happened_s, dou
 static void on_fault(launcher *l, const lt_fault *f, double happened_s) {
     const double now_s = lt_clock_s();
     const bool first = l->control.fault.kind == LT_FAULT_NONE;
-    (void)lt_controller_fault(&l->control, f, now_s); /* TELL: the caller has told them. */
+    /* The action is TELL: the caller has told them. */
+    (void)lt_controller_fault(&l->control, f, now_s);
     if (first) {
         time_recovery(l, f, happened_s, now_s);
     }
@@ -385,7 +391,7 @@ static void fail(launcher *l, int rank) {
     p->failed = true;
     look_at_suspects(l);
     if (f.kind == LT_FAULT_CORRUPT && !p->suspect) {
-        f.rank = -1; /* One of several, and nobody knows which. */
+        f.rank = -1; /* It is one of several, and it is not known which. */
     }
     describe(l, rank, why, sizeof why);
     if (l->own_status == 0 && by_itself) {
@@ -415,7 +421,7 @@ static void reap(launcher *l) {
         if (p->runs && waitpid(p->pid, &p->status, WNOHANG) == p->pid) {
             p->runs = false;
             p->cut = lt_hosts_far(&l->hosts, r) && !lt_hosts_end(l->store, r, &p->status);
-            /* Of a machine that is off, only the first rank is killed because it is silent. */
+            /* If a machine is off, only its first rank has been killed because of its silence. */
             p->silent = p->silent ||
                         (p->cut && lt_comm_store_server_life(l->store, r) == LT_LIFE_SILENT);
             if (!p->failed && (p->cut || !is_stop(l, p->status))) {
@@ -425,7 +431,8 @@ static void reap(launcher *l) {
     }
 }
 
-/* A rank that has left its world has failed because of another one, as with LT_RANK_LOST. */
+/* Find ranks that have left their world: they have failed because of another one, as with
+ * LT_RANK_LOST. */
 static void look_at_leavers(launcher *l) {
     for (int r = 0; r < l->ranks.n; r++) {
         lt_process *p = &l->ranks.all[r];
@@ -442,7 +449,7 @@ static void look_at_leavers(launcher *l) {
     }
 }
 
-/* No rank is in the attempt's world any more. */
+/* Whether no rank is in the attempt's world any more. */
 static bool is_empty(const launcher *l) {
     for (int r = 0; r < l->ranks.n; r++) {
         if (l->ranks.all[r].runs && !lt_board_seen(l->board, r).left) {
@@ -459,7 +466,7 @@ static void look_at_hearts(launcher *l) {
         p->silent = p->runs && lt_comm_store_server_life(l->store, r) == LT_LIFE_SILENT;
         if (p->late || p->silent) {
             fail(l, r);
-            /* It answers nobody: nothing is gained by the time that the others have to end. */
+            /* It does not respond, so it is not given the time that the others have to end. */
             lt_process_kill(&l->ranks, r);
         }
     }
@@ -484,7 +491,7 @@ static void heed_signals(launcher *l) {
     }
 }
 
-/* The phase that all ranks have come to, and the least step. */
+/* The phase that all ranks have reached, and the least step. */
 static lt_phase slowest(const launcher *l, int64_t *step) {
     lt_phase least = LT_PHASES - 1;
     *step = INT64_MAX;
@@ -496,7 +503,7 @@ static lt_phase slowest(const launcher *l, int64_t *step) {
     return least;
 }
 
-/* When the last rank came to a phase. */
+/* When the last rank reached a phase. */
 static double reached_s(const launcher *l, lt_phase phase) {
     uint64_t at_ns = 0;
     for (int r = 0; r < l->ranks.n; r++) {
@@ -519,7 +526,7 @@ static void tell_recovered(launcher *l, double now_s) {
     *r = (recovery){.step = -1};
 }
 
-/* Which phases of a recovery are over, now that all ranks have come to `phase`. */
+/* Record the phases of a recovery that are over, now that all ranks have reached `phase`. */
 static void follow_recovery(launcher *l, lt_phase phase, int64_t step) {
     static const struct {
         lt_recovery_phase ends;
@@ -569,7 +576,8 @@ static int status_of(const launcher *l) {
     const char *verb = l->ranks.argv[0] != NULL ? l->ranks.argv[1] : NULL;
     if (l->own_status == 0 && verb != NULL && strcmp(verb, "train") == 0 &&
         lt_processes_ended_by(&l->ranks, l->asked)) {
-        return LT_RANK_STOPPED; /* A training had no handler yet, and so nothing to save. */
+        /* Training had not yet installed its handler, so there was nothing to save. */
+        return LT_RANK_STOPPED;
     }
     if (l->control.fault.kind != LT_FAULT_NONE && l->control.fault.kind != LT_FAULT_TOLD) {
         return l->own_status != 0 ? l->own_status : LT_RANK_LOST;
@@ -617,18 +625,19 @@ static void tell_decision(launcher *l, bool again, double wait_s) {
     }
 }
 
-/* No process of the attempt is left, or none that can be ended. */
+/* Called when no process of the attempt is left, or none that can be ended. */
 static lt_action on_empty(launcher *l, lt_event event) {
     lt_action action;
     end_attempt(l);
-    lt_nodes_look(&l->nodes, l->control.attempt); /* Has the agent of a node ended, too? */
+    lt_nodes_look(&l->nodes, l->control.attempt); /* The agent of a node may have ended, too. */
     notice_told(l);
     action = lt_controller_event(&l->control, event, lt_clock_s());
     tell_decision(l, action == LT_DO_WAIT, lt_controller_back_off(&l->control));
     return action;
 }
 
-/* If a node is back while the run has fewer ranks, all save and end, and the next attempt grows. */
+/* If a node is back while the run has fewer ranks, all ranks save and end, and the next attempt
+ * has more ranks. */
 static void look_at_growth(launcher *l) {
     if (!l->o->shrink || l->growing || l->asked != 0 || l->ranks.n == l->o->n_ranks ||
         l->control.state != LT_CONTROL_RUNNING ||
@@ -679,7 +688,7 @@ static lt_err carry_out(launcher *l, lt_action action) {
     return LT_OK;
 }
 
-/* One look at everything. */
+/* Check everything once. */
 static lt_err look(launcher *l) {
     const bool waits = l->control.state == LT_CONTROL_WAITING;
     const double now_s = lt_clock_s();
@@ -719,7 +728,8 @@ static lt_err open_launcher(launcher *l, const char *path, char *const *argv) {
         (void)sigaddset(&set, numbers[i]);
     }
     if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler == SIG_IGN) {
-        (void)sigdelset(&set, SIGHUP); /* nohup: a signalfd would see it all the same. */
+        /* Under nohup; a signalfd would receive it nevertheless. */
+        (void)sigdelset(&set, SIGHUP);
     }
     (void)sigprocmask(SIG_BLOCK, &set, &l->before); /* Before the store's thread starts. */
     (void)signal(SIGPIPE, SIG_IGN);

@@ -1,4 +1,4 @@
-/* launch.h: start a program as the ranks of a run, and watch it until it ends.
+/* launch.h: starts a program as the ranks of a run, and watches it until it ends.
  *
  *   start:   a store (store.h), a memory segment (shm.h), a board (board.h), n processes
  *            (process.h).
@@ -18,8 +18,8 @@
  *            machines do the same; their agents pass on what is on their boards (remote.h).
  *
  *   nodes:   ranks of a node that is lost move to a spare one; or the run shrinks: it continues
- *            with fewer replicas of the model and the same rows a step, and grows again when the
- *            node is back (nodes.h).
+ *            with fewer replicas of the model and the same rows a step, and gets its ranks back
+ *            when the node is back (nodes.h).
  *
  *   hosts:   ranks of other machines are started there by a login command (hosts.h), and exchange
  *            messages by TCP.
@@ -44,18 +44,18 @@ typedef struct {
     int n_ranks, retries;
     double grace_s, beat_s, silent_s; /* beat_s 0: a stopped rank is not noticed. */
     double hang_s;                    /* 0: no rank counts as hung. */
-    bool plain;                       /* Lines of output as they are, without their rank. */
+    bool plain;                       /* Lines of output are passed on without their rank. */
     bool keep;        /* Ranks that survive a fault wait for the next attempt in their process. */
     bool requeue;     /* A machine that fails is left: the job is put back in the queue. */
     int n_nodes;      /* Nodes with an agent each (nodes.h); 0: no snapshots. */
-    int spares;       /* Further nodes, for the ranks of those that are lost. */
+    int spares;       /* Additional nodes, for the ranks of lost ones. */
     bool shrink;      /* Without a spare, the run continues with fewer ranks. */
-    double back_s;    /* A node that was lost is tried again after so long; 0: never. */
+    double back_s;    /* A lost node is tried again after this time; 0: never. */
     int64_t snapshot; /* Steps between snapshots in memory; 0: by Daly's formula, */
     double mtbf_s;    /* for this time between faults. */
-    /* hosts: the machines, "a:4,b:4", instead of n_ranks on this one; login: how to start a command
-     * there; address: where they reach this machine (hosts.h). NULL or "": this machine alone; ssh;
-     * found automatically. */
+    /* hosts: the machines, "a:4,b:4", instead of n_ranks on this machine; login: how to start a
+     * command there; address: where they reach this machine (hosts.h). NULL or "": this machine
+     * alone; ssh; found automatically. */
     const char *hosts, *login, *address;
     uint32_t attempt; /* Attempt of the job, e.g. SLURM_RESTART_COUNT. */
 } lt_launch_options;

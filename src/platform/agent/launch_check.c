@@ -1,4 +1,4 @@
-/* launch_check.c: which options of a launch go together. */
+/* launch_check.c: checks which options of a launch can be combined. */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -6,7 +6,7 @@
 #include "platform/agent/launch.h"
 #include "platform/agent/nodes.h"
 
-/* Each machine is a node. */
+/* With --hosts, each machine is a node. */
 static lt_err check_nodes(lt_launch_options *o, const lt_hosts *h) {
     const int n = h->n - o->spares;
     if (o->n_nodes > 0 && o->n_nodes != n) {

@@ -23,7 +23,7 @@
 #define LOCK_TRIES     10 /* The lock file may be replaced between its opening and its locking. */
 #define HOST_BYTES     256
 
-/* What the file of an epoch says. */
+/* The content of an epoch's file. */
 typedef struct {
     int64_t epoch; /* 0: there is none. */
     char job[64], host[HOST_BYTES], taken[LT_CLOCK_TEXT_BYTES];
@@ -37,7 +37,7 @@ void lt_lease_identify(lt_lease *l) {
     l->job[0] = '\0';
     if (slurm != NULL && slurm[0] != '\0') {
         (void)snprintf(l->job, sizeof l->job, "slurm-%s", slurm);
-    } else if (token != NULL) { /* Whoever knows the token may do everything, so it is hashed. */
+    } else if (token != NULL) { /* The token permits everything, so only its hash is written. */
         (void)snprintf(l->job, sizeof l->job, "launch-%016" PRIx64,
                        (uint64_t)XXH3_64bits(token, strlen(token)));
     }
@@ -50,7 +50,7 @@ static lt_err epoch_path(char path[LT_PATH_BYTES], const lt_lease *l, int64_t ep
     return lt_path_join(path, l->folder, name);
 }
 
-/* A file that was cut short, or is being written, names no job. */
+/* Read an epoch's file. One that was cut short, or is being written, names no job. */
 static void read_holder(holder *h, const char *path) {
     json_t *root = NULL;
     const char *job = "", *host = "?", *taken = "?";

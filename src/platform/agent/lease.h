@@ -1,6 +1,6 @@
-/* lease.h: which process may publish into a run folder. An attempt of a run may live on after it
- * was replaced: it was stopped, its machine was cut off, or it waits for a disk. What it does when
- * it wakes up must have no effect.
+/* lease.h: which process may publish into a run folder. An attempt of a run may still exist after
+ * it was replaced: it was stopped, its machine was cut off, or it waits for a disk. Whatever it
+ * does when it continues must have no effect.
  *
  *     RUN/lease/000000007.json   {"epoch": 7, "job", "attempt", "host", "pid", "taken"}
  *
@@ -10,12 +10,12 @@
  * CHECKING  Epochs have no gaps, so the holder of epoch e is replaced as soon as the file of e + 1
  *           exists: one call of access().
  * WHO MAY   RUN/lock is locked (flock) by the holder. A taker that gets the lock takes the lease. A
- *           taker that does not get it is refused, because somebody else trains there, unless the
- *           holder is an earlier attempt of the taker's own job: then the lock file is replaced by
- *           a new one, and the lease is taken. A taker that is an earlier attempt than the holder
- *           of the same job is refused as REPLACED, even if it gets the lock. The job is Slurm's,
- *           or that of `lateen launch`; its attempts are numbered by SLURM_RESTART_COUNT and by the
- *           launcher.
+ *           taker that does not get it is refused, because another process trains there, unless
+ *           the holder is an earlier attempt of the taker's own job: then the lock file is
+ *           replaced by a new one, and the lease is taken. A taker that is an earlier attempt
+ *           than the holder of the same job is refused as REPLACED, even if it gets the lock. The
+ *           job is Slurm's, or that of `lateen launch`; its attempts are numbered by
+ *           SLURM_RESTART_COUNT and by the launcher.
  *
  * PUBLISHING  A process checks the lease right before it publishes. If it is stopped between the
  * check and the publication, the following keeps the folder right:
@@ -24,7 +24,7 @@
  *                  holder creates its epoch's file, then renames all such folders away, and only
  *                  then chooses a checkpoint. So either the old publication came first and is
  *                  valid, or its rename fails
- *     other files  likewise, by way of RUN/lease/E.NAME.tmp (lt_lease_write)
+ *     other files  the same, by way of RUN/lease/E.NAME.tmp (lt_lease_write)
  *     metrics      the new holder opens a new file under the name metrics.jsonl, so that a line
  *                  that comes late is written to a file without a name */
 #ifndef LT_PLATFORM_LEASE_H
@@ -34,7 +34,7 @@
 
 typedef struct {
     char folder[LT_PATH_BYTES]; /* RUN/lease; "": another process of the run has taken it. */
-    int64_t epoch;              /* 0: none. */
+    int64_t epoch;              /* 0: no epoch. */
     int lock_fd;                /* -1: none. */
     char job[64];
     uint64_t attempt;

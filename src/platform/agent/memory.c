@@ -29,7 +29,7 @@ bool lt_node_memory_of_rank(lt_node_memory *m) {
     m->every = strtoll(every, NULL, 10);
     m->mtbf_s = strtod(mtbf, NULL);
     m->node = atoi(node);
-    m->apart = local != NULL; /* Only ranks of several machines are told. */
+    m->apart = local != NULL; /* Only ranks of several machines have this variable. */
     return snprintf(m->root, sizeof m->root, "%s", root) < (int)sizeof m->root &&
            snprintf(m->set, sizeof m->set, "%s/set", root) < (int)sizeof m->set &&
            snprintf(m->own, sizeof m->own, "%s/node-%s/own", root, node) < (int)sizeof m->own;
@@ -57,7 +57,7 @@ double lt_daly_interval_s(double mtbf_s, double save_s) {
 
 /* ---- The launcher ---------------------------------------------------------------------------- */
 
-/* Does ROOT/launcher name a process that has ended? */
+/* Whether ROOT/launcher names a process that has ended. */
 static bool is_left(const char *root) {
     char path[LT_PATH_BYTES], *text = NULL;
     size_t bytes;
@@ -89,8 +89,8 @@ static void sweep(void) {
     lt_file_list_free(names, n);
 }
 
-/* Make this process the owner, which ROOT/launcher names and which removes ROOT; when the owner is
- * gone, sweep() removes it. */
+/* Make this process the owner of ROOT, which is named in ROOT/launcher and removes ROOT; if the
+ * owner is gone, sweep() does. */
 static lt_err take(const char *root) {
     char path[LT_PATH_BYTES], name[64];
     (void)snprintf(name, sizeof name, "%lld\n", (long long)getpid());
@@ -140,7 +140,8 @@ lt_err lt_memory_join(const char *root, bool *owner) {
     LT_TRY(lt_memory_enter(root));
     LT_TRY(lt_path_join(path, root, "launcher"));
     *owner = !lt_file_exists(path) || is_left(root);
-    LT_TRY(*owner ? take(root) : LT_OK); /* Before sweep, which would remove it, too. */
+    /* It comes before sweep(), which would remove ROOT, too. */
+    LT_TRY(*owner ? take(root) : LT_OK);
     sweep();
     return LT_OK;
 }
@@ -149,7 +150,7 @@ lt_err lt_memory_join(const char *root, bool *owner) {
 
 typedef lt_err (*on_name)(const char *path, const char *name, void *ctx);
 
-/* For each name in a folder; one that is not there has none. */
+/* Call fn for each name in a folder; a missing folder has no names. */
 static lt_err for_each(const char *folder, on_name fn, void *ctx) {
     lt_err err = LT_OK;
     char **names = NULL, path[LT_PATH_BYTES];
@@ -204,7 +205,7 @@ static lt_err link_node(const char *path, const char *name, void *of) {
     return for_each(holders, link_holder, s->set);
 }
 
-/* Without a manifest it is no checkpoint. */
+/* Remove a folder without a manifest, which is not a checkpoint. */
 static lt_err drop_partial(const char *path, const char *name, void *ctx) {
     char manifest[LT_PATH_BYTES];
     (void)name, (void)ctx;
@@ -218,7 +219,8 @@ lt_err lt_memory_assemble(const char *root) {
     LT_TRY(lt_path_join(set, root, "set"));
     LT_TRY(lt_file_remove_tree(set));
     LT_TRY(lt_file_make_dirs(set));
-    LT_TRY(for_each(root, link_node, &own)); /* What was written here is newer than copies. */
+    /* Files written on this node are newer than copies. */
+    LT_TRY(for_each(root, link_node, &own));
     LT_TRY(for_each(root, link_node, &kept));
     return for_each(set, drop_partial, NULL);
 }

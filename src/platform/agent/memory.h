@@ -27,12 +27,12 @@
 #define LT_ENV_MEMORY   "LATEEN_MEMORY"   /* ROOT */
 #define LT_ENV_NODE     "LATEEN_NODE"     /* Node of the rank. */
 #define LT_ENV_SNAPSHOT "LATEEN_SNAPSHOT" /* Steps between snapshots; 0: by Daly's formula, */
-#define LT_ENV_MTBF     "LATEEN_MTBF"     /* with this time between faults in seconds. */
+#define LT_ENV_MTBF     "LATEEN_MTBF"     /* with this mean time between faults, in seconds. */
 
 /* Snapshots of each holder that are kept: the newest may be incomplete on some node. */
 #define LT_MEMORY_KEEP 2
 
-/* What a rank knows of it. */
+/* The memory, as a rank sees it. */
 typedef struct {
     char root[LT_PATH_BYTES];
     char set[LT_PATH_BYTES], own[LT_PATH_BYTES]; /* ROOT/set, ROOT/node-K/own */
@@ -44,24 +44,24 @@ typedef struct {
 
 /* Find the memory of this process's node from the environment. False: no launcher has made one. */
 bool lt_node_memory_of_rank(lt_node_memory *m);
-/* `path` becomes a link to `target`, at once. */
+/* Make `path` a link to `target`, atomically. */
 LT_MUST_USE lt_err lt_memory_link(const char *target, const char *path);
 
 /* For the launcher: make ROOT for n nodes, and remove the ROOTs of launchers that are gone. */
 LT_MUST_USE lt_err lt_memory_make(char root[LT_PATH_BYTES], int n_nodes);
-/* Whichever agent comes to a machine first makes ROOT there, for this user alone. */
+/* Make ROOT on this machine, for this user alone, unless another agent has made it. */
 LT_MUST_USE lt_err lt_memory_enter(const char *root);
 /* For the agent of a machine: the same, and remove the ROOTs of agents that are gone. *owner: this
  * process must remove ROOT at its end. */
 LT_MUST_USE lt_err lt_memory_join(const char *root, bool *owner);
-/* Make set/ anew from everything in the nodes' own/ and kept/ here. */
+/* Rebuild set/ from everything in the nodes' own/ and kept/ on this machine. */
 LT_MUST_USE lt_err lt_memory_assemble(const char *root);
-/* Links into files that are gone lead to copies of them, wherever a node has one. */
+/* Redirect links to files that are gone to copies of them on any node. */
 void lt_memory_repair(const char *root, int n_nodes);
 
-/* The time between two saves at which the least time is lost (Daly 2006,
+/* The time between two saves with which the least time is lost (Daly 2006,
  * doi:10.1016/j.future.2004.11.016): sqrt(2 w M) (1 + sqrt(w / 2M) / 3 + w / 18M) - w for w < 2M,
- * else M; w: what a save costs. */
+ * otherwise M; w is the time that a save takes, M the mean time between faults. */
 double lt_daly_interval_s(double mtbf_s, double save_s);
 
 #endif

@@ -16,9 +16,9 @@
 #include "platform/agent/memory.h"
 #include "platform/agent/remote.h"
 
-#define AGAIN_S 1.0  /* Between two starts of an agent. */
-#define END_S   2.0  /* An agent may take so long to end. */
-#define ALIVE_S 10.0 /* Between two lines that say that the launcher lives. */
+#define AGAIN_S 1.0  /* Seconds between two starts of an agent. */
+#define END_S   2.0  /* Seconds that an agent may take to end. */
+#define ALIVE_S 10.0 /* Seconds between two lines which say that the launcher is alive. */
 #define NAME    300
 
 extern char **environ;
@@ -48,7 +48,7 @@ static void tell_peers(const lt_nodes *nodes, int node) {
     }
 }
 
-/* A machine's agent says where it listens. */
+/* Read a line in which a machine's agent says where it listens. */
 static bool takes_line(void *of, int node, const char *line) {
     lt_nodes *nodes = of;
     char address[LT_AGENT_ADDRESS];
@@ -122,7 +122,7 @@ static lt_err start_part(lt_nodes *nodes, int node) {
     (void)snprintf(token, sizeof token, "%s=%s", LT_ENV_TOKEN, nodes->token);
     (void)snprintf(number, sizeof number, "%d", node);
     (void)snprintf(count, sizeof count, "%d", nodes->n);
-    environment[0] = token; /* The first of a name counts. */
+    environment[0] = token; /* If a name occurs twice, the first value counts. */
     memcpy(environment + 1, environ, n * sizeof *environment);
     nodes->agents.argv = words;
     err = lt_process_start(&nodes->agents, node, environment, NULL);
@@ -182,7 +182,7 @@ static void tell_end(lt_nodes *nodes, int node, int attempt) {
                   json_pack("{s:s, s:i, s:s}", "event", "agent", "node", node, "what", what));
 }
 
-/* Record an event. state: "lost", "suspect", "back", "used". spare: the node that takes its seat;
+/* Record an event. state: "lost", "suspect", "back", "used". spare: the node that gets its seat;
  * -1: none. */
 static void tell_state(lt_nodes *nodes, int node, const char *state, int spare, int attempt) {
     lt_events_put(nodes->events, attempt,
@@ -200,7 +200,7 @@ static bool answers(const lt_nodes *nodes, int node) {
                                       lt_file_exists(path);
 }
 
-/* A node that was lost: is it back? */
+/* Check whether a lost node is back. */
 static void try_again(lt_nodes *nodes, int node, int attempt) {
     lt_node *x = &nodes->all[node];
     char name[NAME];
@@ -242,7 +242,7 @@ void lt_nodes_look(lt_nodes *nodes, int attempt) {
 }
 
 void lt_nodes_repair(lt_nodes *nodes) {
-    if (nodes->n > 0 && nodes->hosts == NULL) { /* Machines repair theirs: memory.h. */
+    if (nodes->n > 0 && nodes->hosts == NULL) { /* Machines repair their own links: memory.h. */
         lt_memory_repair(nodes->root, nodes->n);
     }
     for (int k = 0; k < nodes->n; k++) {
@@ -318,7 +318,7 @@ static int find_spare(const lt_nodes *nodes) {
     return -1;
 }
 
-/* No spare is left, and the run may not shrink. */
+/* Use a node again, because no spare is left and the run may not shrink. */
 static void use_again(lt_nodes *nodes, int seat, int attempt) {
     int node = nodes->seats[seat];
     char name[NAME];

@@ -7,7 +7,7 @@
  *
  *   USED    it has a seat: ranks run on it
  *   SPARE   it has no seat; its agent runs, and keeps copies of snapshots
- *   OUT     it was lost, or is suspect; nothing runs on it, and its memory is given up
+ *   OUT     it was lost, or is suspect; nothing runs on it, and its memory is abandoned
  *
  *   USED ── lost, suspect ──▶ OUT ── lost, and back_s later its agent answers ──▶ SPARE
  *     ▲                                                                             │
@@ -18,8 +18,8 @@
  * used again.
  *
  * LOST  A node is lost when its agent and all of its ranks have ended in one attempt. A machine is
- * lost, too, when all of its ranks are silent or cut off, whatever the connection to its agent
- * still says. */
+ * lost, too, when all of its ranks are silent or cut off, even if the connection to its agent is
+ * still open. */
 #ifndef LT_PLATFORM_NODES_H
 #define LT_PLATFORM_NODES_H
 
@@ -29,36 +29,37 @@
 #include "platform/agent/hosts.h"
 #include "platform/agent/process.h"
 
-#define LT_NODES_MOST 128 /* Spares included. */
+#define LT_NODES_MOST 128 /* Including spares. */
 
 typedef enum { LT_NODE_USED, LT_NODE_SPARE, LT_NODE_OUT } lt_node_state;
 
 typedef struct {
     lt_node_state state;
     bool gone;                      /* Its agent has ended since the attempt began. */
-    bool suspect;                   /* OUT for good. */
-    double started_s;               /* When its agent was started last; */
+    bool suspect;                   /* It stays OUT. */
+    double started_s;               /* When its agent was last started; */
     double out_s;                   /* when it was taken out. */
-    char address[LT_AGENT_ADDRESS]; /* Where a machine's agent listens; "": not yet. */
+    char address[LT_AGENT_ADDRESS]; /* Where a machine's agent listens; "": unknown. */
     bool holds; /* A machine's agent has run since the node was empty: it may hold snapshots. */
 } lt_node;
 
 typedef struct {
-    int n;         /* 0: there are none. Spares included. */
-    int n_full;    /* Seats, */
+    int n;         /* Including spares; 0: there are no nodes. */
+    int n_full;    /* Number of seats, */
     int n_seats;   /* and those that have a node. */
     int *seats;    /* (n_full): their nodes; -1: empty. */
     lt_node *all;  /* (n) */
-    double back_s; /* A lost node is tried again after so long; 0: never. */
+    double back_s; /* A lost node is tried again after this time; 0: never. */
     char root[LT_PATH_BYTES];
     lt_processes agents;
     const lt_hosts *hosts; /* The machines that are the nodes; NULL: parts of this one. */
-    double alive_s;        /* When the agents of machines were told that this process lives. */
-    char *token;           /* In the environment of the agents. */
+    /* When the agents of machines were last told that this process is alive. */
+    double alive_s;
+    char *token; /* In the environment of the agents. */
     lt_events *events;
 } lt_nodes;
 
-/* The events are those of an attempt, or of no attempt (0). */
+/* Events name an attempt; 0: no attempt. */
 typedef struct {
     int n, spares;
     const lt_hosts *hosts; /* n + spares machines; NULL or none: parts of this machine. */
@@ -72,21 +73,22 @@ typedef struct {
 LT_MUST_USE lt_err lt_nodes_open(lt_nodes *nodes, const lt_nodes_options *o);
 /* Pass on the agents' output, start again those that have ended, and try nodes that were lost. */
 void lt_nodes_look(lt_nodes *nodes, int attempt);
-/* An attempt begins: links into memory that is gone lead to copies. */
+/* Call it when an attempt begins: redirect links into lost memory to copies. */
 void lt_nodes_repair(lt_nodes *nodes);
 int lt_nodes_of_rank(const lt_nodes *nodes, int rank, int n_ranks);
-/* Is a node lost, with the ranks that it had in the attempt? */
+/* Whether a node is lost, with the ranks that it had in the attempt. */
 bool lt_nodes_is_lost(const lt_nodes *nodes, const lt_processes *ranks, int node);
 /* The number of ranks, at most `full`, with which a run of these sizes can continue when `seats` of
  * its seats have a node; 0: it cannot. */
 int lt_nodes_ranks_on(const lt_nodes *nodes, int seats, int full, const lt_board_room *room);
-/* Between two attempts: a node is lost or suspect. */
+/* Take out a lost or suspect node, between two attempts. */
 void lt_nodes_take_out(lt_nodes *nodes, int node, bool suspect, int attempt);
-/* Give seats without a node to spares. shrink: seats that get none stay empty; else their nodes are
- * used again. The last seat never stays empty. */
+/* Give seats without a node to spares. shrink: seats that get none stay empty; otherwise their
+ * nodes are used again. The last seat never stays empty. */
 void lt_nodes_seat(lt_nodes *nodes, bool shrink, int attempt);
-/* Seats that would have a node if an attempt began now. */
+/* Number of seats that would have a node if an attempt began now. */
 int lt_nodes_seats_ahead(const lt_nodes *nodes);
-void lt_nodes_close(lt_nodes *nodes); /* Ends the agents and frees the memory. Accepts zeros. */
+/* Ends the agents and frees the memory. Accepts a zeroed struct. */
+void lt_nodes_close(lt_nodes *nodes);
 
 #endif

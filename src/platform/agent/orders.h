@@ -8,12 +8,13 @@
 
 typedef struct {
     char line[256], data[256];
-    size_t n, at, bytes; /* Of the line; of data: what is read, and where the rest begins. */
-    bool ended;          /* Nothing comes any more. */
+    /* Bytes of the line; where the rest of data begins, and bytes in data. */
+    size_t n, at, bytes;
+    bool ended; /* The input has ended. */
 } lt_orders;
 
-/* The next line, without its end, valid until the next call; a line that is too long is cut. NULL:
- * none has come within wait_s. */
+/* The next line, without its newline, valid until the next call; a line that is too long is cut.
+ * NULL: none has come within wait_s. */
 const char *lt_orders_next(lt_orders *o, int fd, double wait_s);
 
 #endif

@@ -15,10 +15,12 @@
 #include "base/error.h"
 #include "platform/agent/controller.h"
 
-/* Time for output after the last rank's end: other processes may hold the pipe open. */
+/* How long to wait for output after the last rank has ended: other processes may keep the pipe
+ * open. */
 #define DRAIN_S     1.0
-#define INPUT_BYTES (1 << 20) /* The largest pipe that a user may have, unless it was changed. */
-#define MOST_PIECES 64        /* Reads of a pipe whose process has ended: what a pipe can hold. */
+#define INPUT_BYTES (1 << 20) /* Default of the largest pipe that a user may have. */
+/* Reads of a pipe whose process has ended: enough for the capacity of a pipe. */
+#define MOST_PIECES 64
 
 /* ---- Output ---------------------------------------------------------------------------------- */
 
@@ -35,10 +37,10 @@ static void write_all(int fd, const char *data, size_t bytes) {
     }
 }
 
-/* Keep the end of what a rank said. */
+/* Keep the last lines of a rank. */
 static void remember(lt_process *p, const char *line, size_t bytes) {
     bytes = bytes < sizeof p->words / 4 ? bytes : sizeof p->words / 4;
-    while (p->n_words + bytes + 1 > sizeof p->words) { /* The oldest line goes. */
+    while (p->n_words + bytes + 1 > sizeof p->words) { /* Drop the oldest line. */
         const char *end = memchr(p->words, '\n', p->n_words);
         const size_t gone = end != NULL ? (size_t)(end - p->words) + 1 : p->n_words;
         memmove(p->words, p->words + gone, p->n_words - gone);
@@ -69,7 +71,7 @@ static void put_line(lt_processes *p, lt_process_stream *s, int rank) {
     }
 }
 
-/* With the line that was left incomplete. */
+/* Close a stream, and pass on the line that was left incomplete. */
 static void close_stream(lt_processes *p, lt_process_stream *s, int rank) {
     if (s->fd >= 0) {
         if (s->n > 0) {
@@ -111,7 +113,7 @@ static void pass_on(lt_processes *p, lt_process_stream *s, int rank) {
 /* ---- Starting -------------------------------------------------------------------------------- */
 
 /* A login command that asks for a password at the terminal would be stopped by the kernel, since it
- * is not in the foreground. Without a terminal it fails, and says so. */
+ * is not in the foreground. Without a terminal it fails with a message. */
 static void leave_terminal(void) {
     const int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
     if (fd >= 0) {
@@ -140,7 +142,7 @@ static void become_rank(const lt_processes *p, char *const *words, pid_t parent,
     _exit(LT_RANK_CANNOT_RUN);
 }
 
-/* A pipe that holds the whole text, so that nobody waits for its reader. */
+/* Make a pipe that contains the whole text, so that writing does not wait for the reader. */
 static lt_err make_input(int in[2], const char *text) {
     const size_t bytes = strlen(text);
     if (pipe2(in, O_CLOEXEC) != 0) {
@@ -174,7 +176,7 @@ lt_err lt_process_start(lt_processes *p, int rank, char *const *environment, con
     if (pid < 0) {
         LT_FAIL_DONE(LT_ERR_IO, "process of rank %d: %s", rank, strerror(errno));
     }
-    /* Here, too: the child may be signalled before it has done so itself. */
+    /* The child does this, too, but it may be signalled before. */
     (void)setpgid(pid, pid);
     (void)fcntl(out[0], F_SETFL, O_NONBLOCK);
     (void)fcntl(errs[0], F_SETFL, O_NONBLOCK);
@@ -293,7 +295,7 @@ bool lt_processes_wait(lt_processes *p, int ms) {
 void lt_processes_drain(lt_processes *p) {
     const double end_s = lt_clock_s() + DRAIN_S;
     const int signals = p->signals;
-    p->signals = -1; /* They are read later. */
+    p->signals = -1; /* Signals are read later. */
     while (lt_clock_s() < end_s && lt_processes_wait(p, 100)) {}
     p->signals = signals;
     for (int r = 0; r < p->n; r++) {
@@ -303,7 +305,7 @@ void lt_processes_drain(lt_processes *p) {
     }
 }
 
-/* What a process that has ended has left in the pipe; then close it. */
+/* Pass on what an ended process has left in the pipe; then close it. */
 static void pass_on_rest(lt_processes *p, lt_process_stream *s, int rank) {
     for (int i = 0; i < MOST_PIECES && s->fd >= 0; i++) {
         pass_on(p, s, rank);

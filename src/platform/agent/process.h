@@ -30,9 +30,9 @@ typedef struct {
     pid_t pid;
     bool runs;
     bool failed, silent, suspect, slow; /* The launcher's findings. */
-    bool lost;  /* It was ended by a signal that is not the launcher's, or is silent. */
-    int status; /* As waitpid gives it, once the process has ended. */
-    bool cut;   /* The way to its machine was lost; nobody knows how it has ended. */
+    bool lost;  /* It was ended by a signal that the launcher did not send, or is silent. */
+    int status; /* As returned by waitpid, after the process has ended. */
+    bool cut;   /* The connection to its machine was lost; it is not known how it has ended. */
     bool late;  /* Its machine has not started it in time. */
     int in;     /* Its standard input; 0: it has none. */
     lt_process_stream out, err;
@@ -42,27 +42,28 @@ typedef struct {
 
 typedef struct {
     int n;
-    bool plain;        /* Lines of output as they are, without their rank. */
-    const char *label; /* Before the rank in "[rank] "; NULL: nothing. */
+    bool plain;        /* Lines of output are passed on without their rank. */
+    const char *label; /* Text before the rank in "[rank] "; NULL: none. */
     int dies_by;       /* The signal that a process gets when the launcher ends; 0: SIGKILL. */
     const char *path;
     char *const *argv;
     sigset_t mask; /* Signals that a rank blocks. */
     int signals;   /* A descriptor that ends a wait, too; -1: none. */
-    /* Is a line of a process's standard output for the launcher itself? Then it is not passed on.
-     * NULL: none is. */
+    /* Whether a line of a process's standard output is for the launcher itself, which then does
+     * not pass it on. NULL: no line is. */
     bool (*takes)(void *ctx, int rank, const char *line);
     void *ctx;
     lt_process *all; /* (n) */
     struct pollfd *polls;
 } lt_processes;
 
-/* The other fields are the caller's to set. */
+/* The caller sets the other fields. */
 LT_MUST_USE lt_err lt_processes_open(lt_processes *p, int n);
 void lt_processes_close(lt_processes *p);
 /* Reset: no process runs, and no output of an earlier attempt is left. */
 void lt_processes_clear(lt_processes *p);
-/* input: its standard input begins with this text, and stays open; NULL: it is empty. */
+/* Start a process. input: its standard input begins with this text, and stays open; NULL: it is
+ * empty. */
 LT_MUST_USE lt_err lt_process_start(lt_processes *p, int rank, char *const *environment,
                                     const char *input);
 /* Send a signal to the process groups of all ranks that run; SIGKILL also to processes that ended
@@ -70,8 +71,8 @@ LT_MUST_USE lt_err lt_process_start(lt_processes *p, int rank, char *const *envi
 void lt_processes_signal(const lt_processes *p, int number);
 /* Wait at most ms for output or a signal, and pass on output. False: no pipe is open any more. */
 bool lt_processes_wait(lt_processes *p, int ms);
-bool lt_processes_run(const lt_processes *p); /* Does any run? */
-/* Has this signal ended one of them? */
+bool lt_processes_run(const lt_processes *p); /* Whether any runs. */
+/* Whether this signal has ended one of them. */
 bool lt_processes_ended_by(const lt_processes *p, int number);
 /* The status of those that have ended: 128 + N if signal N ended one, else the last one that is not
  * 0. */
@@ -79,9 +80,9 @@ int lt_processes_status(const lt_processes *p);
 /* Send SIGKILL to its group, including processes that it has left behind, without waiting for its
  * end. */
 void lt_process_kill(const lt_processes *p, int rank);
-/* End one that runs, and pass on the last of its output. */
+/* End a running process, and pass on the rest of its output. */
 void lt_process_end(lt_processes *p, int rank);
-/* The output that has come, then close all pipes. */
+/* Pass on the output that has arrived, then close all pipes. */
 void lt_processes_drain(lt_processes *p);
 
 #endif

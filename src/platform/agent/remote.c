@@ -23,7 +23,7 @@
 #include "platform/agent/orders.h"
 #include "platform/agent/process.h"
 
-#define FIRST_S 60.0 /* For the first line. */
+#define FIRST_S 60.0 /* How long to wait for the first line. */
 #define LOOK_MS 50
 #define OPEN_S  30.0
 /* While a rank waits for its next world: how often the launcher is asked whether it is alive, and
@@ -103,7 +103,8 @@ lt_err lt_remote_first_line(char **out) {
     if (text == NULL) {
         LT_FAIL(LT_ERR_OOM, "agent: the first line of standard input");
     }
-    while (n == 0 || text[n - 1] != '\n') { /* Byte by byte: what follows belongs to others. */
+    /* Read byte by byte, because the bytes after the line have other readers. */
+    while (n == 0 || text[n - 1] != '\n') {
         struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
         const double left_s = until_s - lt_clock_s();
         if (n == LT_REMOTE_MOST || left_s <= 0.0 || poll(&p, 1, (int)(left_s * 1e3) + 1) <= 0 ||
@@ -121,7 +122,7 @@ done:
     return err;
 }
 
-/* NAME=VALUE as hosts.c writes it; free it. NULL: no memory, or it is none. */
+/* NAME=VALUE, as written by hosts.c; free it. NULL: out of memory, or it is not a variable. */
 static char *variable_of(const json_t *word) {
     const char *text = json_string_value(json_is_array(word) ? json_array_get(word, 0) : word);
     const size_t n = text != NULL ? strlen(text) : 0;
@@ -222,7 +223,7 @@ static lt_err read_description(description *d, const char *text) {
 
 /* ---- While it runs --------------------------------------------------------------------------- */
 
-/* Tell the store; a store that is gone is the launcher's affair. */
+/* Tell the store. It is not an error if the store is gone: the launcher handles that. */
 static void tell(lt_comm_store *store, const char *what, int rank, json_t *value) {
     char key[32], *text = json_dumps(value, JSON_COMPACT);
     (void)snprintf(key, sizeof key, "%s/%d", what, rank);
@@ -250,10 +251,10 @@ typedef struct {
     lt_processes ranks;
     lt_board *board;
     lt_comm_store *store;
-    double asked_s; /* When the launcher was found to live. */
+    double asked_s; /* When the launcher was last found to be alive. */
 } watcher;
 
-/* Whatever attempt the launcher is at, its store answers. */
+/* Whether the launcher is alive: its store answers during any attempt. */
 static bool launcher_lives(const watcher *w) {
     lt_comm_store *store = NULL;
     const lt_environment *e = &w->d.e;
@@ -285,7 +286,8 @@ static lt_err obey(watcher *w, const char *line) {
 static void tell_sight(const watcher *w, lt_board_sight *told) {
     const lt_board_sight s = lt_board_seen(w->board, w->d.e.rank);
     if (!same_sight(&s, told)) {
-        const lt_board_room room = lt_board_sizes_of(w->board); /* Told before LOADED. */
+        /* The ranks tell it before LOADED. */
+        const lt_board_room room = lt_board_sizes_of(w->board);
         *told = s;
         tell(w->store, "sight", w->d.e.rank,
              lt_remote_sight(&s, &room, lt_board_folder_of(w->board), lt_clock_ns()));
@@ -328,7 +330,7 @@ static lt_err watch(watcher *w, bool *known) {
         p->runs = waitpid(p->pid, &p->status, WNOHANG) != p->pid;
     }
     lt_processes_drain(&w->ranks);
-    lt_processes_signal(&w->ranks, SIGKILL); /* Whatever it has left behind. */
+    lt_processes_signal(&w->ranks, SIGKILL); /* Kill processes that it has left behind. */
     return LT_OK;
 }
 

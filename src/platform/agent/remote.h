@@ -1,6 +1,6 @@
-/* remote.h: `lateen agent --rank`: the agent of one rank of `lateen launch --hosts` on its machine.
- * It reads what to start on standard input (hosts.h), starts it, passes on its output and the
- * signals that standard input names, and reports its progress and its end to the store.
+/* remote.h: `lateen agent --rank`, the agent of one rank of `lateen launch --hosts` on its
+ * machine. It reads what to start on standard input (hosts.h), starts it, passes on its output
+ * and the signals that standard input names, and reports its progress and its end to the store.
  *
  *     {"version", "program", "path", "words": [], "folder", "environment": ["NAME=VALUE"], "rank",
  *      "ranks", "full", "local", "locals", "store", "token", "epoch", "beat", "silent", "memory",
@@ -22,7 +22,7 @@
 #define LT_REMOTE_MOST    ((size_t)1 << 20) /* Bytes of that first line. */
 #define LT_REMOTE_PROGRAM 17
 
-/* *status: what to exit with: the rank's, or 128 + N for signal N. */
+/* *status: the exit status: the rank's, or 128 + N for signal N. */
 LT_MUST_USE lt_err lt_remote_run(int *status);
 
 /* A number, as text, that differs between two builds of this program. */
@@ -37,7 +37,7 @@ LT_MUST_USE lt_err lt_remote_check_build(const char *version, const char *progra
  * differ. */
 json_t *lt_remote_sight(const lt_board_sight *s, const lt_board_room *room, const char *folder,
                         uint64_t now_ns);
-/* False: it is no such object. *folder: as long as j lives; "": it names none. */
+/* Read such an object. False: j is not one. *folder is valid as long as j; "": j names none. */
 bool lt_remote_sight_read(const json_t *j, lt_board_sight *s, lt_board_room *room,
                           const char **folder, uint64_t now_ns);
 

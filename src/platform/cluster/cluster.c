@@ -15,14 +15,14 @@
 #include "platform/command.h"
 #include "platform/telemetry/listen.h"
 
-/* Points of a curve over the window: as many as a phone is wide. */
+/* Points of a curve over the window: enough for the width of a phone. */
 #define POINTS     120
 #define COMMAND_S  15.0
 #define CONNECT_S  3.0
 #define ANSWER_S   10.0
 #define MAX_FIELDS 12
 
-/* Expressions; curve: over the window. $step is the time between two points. */
+/* Expressions; curve: evaluated over the window. $step is the time between two points. */
 static const struct {
     const char *name;
     bool curve;
@@ -79,7 +79,7 @@ static const struct {
 
 /* ---- Asking ---- */
 
-/* The reason why a part is missing; the first counts. */
+/* Note why a part is missing; the first reason is kept. */
 static void note_error(json_t *errors, const char *part) {
     if (json_object_get(errors, part) == NULL) {
         (void)json_object_set_new(errors, part, json_string(lt_error_message()));
@@ -114,7 +114,7 @@ static lt_err ask_prometheus(json_t *data, json_t *errors, const lt_cluster_opti
         if (lt_prometheus_ask(&result, &p, expression, questions[i].curve ? o->window_s : 0.0,
                               step_s) != LT_OK) {
             note_error(errors, "prometheus");
-            break; /* The others would wait as long. */
+            break; /* The other queries would wait as long. */
         }
         (void)json_object_set_new(data, questions[i].name, result);
     }
@@ -124,7 +124,7 @@ done:
     return err;
 }
 
-/* A line of fields as an object; fields that the line lacks are left out. Text that is not UTF-8
+/* A line of fields as an object; fields that the line lacks are omitted. Text that is not UTF-8
  * becomes null. */
 static json_t *read_line(char *line, char separator, const char *const *fields) {
     const char between[2] = {separator, '\0'};
@@ -187,7 +187,7 @@ done:
 
 typedef struct {
     const lt_cluster_options *o;
-    char *data; /* NULL: nobody has asked yet. */
+    char *data; /* NULL: there was no request yet. */
     double made_s;
 } server;
 

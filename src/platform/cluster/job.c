@@ -32,7 +32,7 @@ static const struct {
         {NULL, "", "apptainer exec --nv --bind \"$SLURM_SUBMIT_DIR\" --pwd \"$SLURM_SUBMIT_DIR\""},
 };
 
-/* Between single quotes a shell changes nothing. */
+/* Write a word in single quotes, between which a shell changes nothing. */
 static void write_quoted(FILE *to, const char *text) {
     fputc('\'', to);
     for (const char *p = text; *p != '\0'; p++) {
@@ -64,7 +64,8 @@ static lt_err check_line(const char *option, const char *text) {
     return LT_OK;
 }
 
-/* Is it a name that Slurm accepts for an account, a QOS, a partition or a reservation? */
+/* Check that it is a name that Slurm accepts for an account, a QOS, a partition or a
+ * reservation. */
 static lt_err check_name(const char *option, const char *text) {
     const size_t good = strspn(
         text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.,");
@@ -75,8 +76,8 @@ static lt_err check_name(const char *option, const char *text) {
     return LT_OK;
 }
 
-/* MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS[:MINUTES[:SECONDS]]; seconds, or -1.
- */
+/* Parse MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES[:SECONDS]].
+ * Returns seconds, or -1. / */
 static int64_t seconds_of(const char *text) {
     static const int64_t unit[] = {86400, 3600, 60, 1};
     int64_t n[4] = {0}, seconds = 0;

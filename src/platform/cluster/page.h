@@ -1,4 +1,4 @@
-/* page.h: the text of page.html, put into the binary by page.c. */
+/* page.h: the text of page.html, which page.c includes in the binary. */
 #ifndef LT_PLATFORM_CLUSTER_PAGE_H
 #define LT_PLATFORM_CLUSTER_PAGE_H
 

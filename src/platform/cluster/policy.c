@@ -25,7 +25,7 @@ static const lt_option_table guarantee_table = LT_OPTION_TABLE("a guarantee", gu
 
 /* ---- Reading ---- */
 
-/* Names become accounts, QOS and reservations; sacctmgr makes them lower-case. */
+/* Check a name. Names become accounts, QOS and reservations, which sacctmgr makes lower-case. */
 static lt_err check_name(const char *name, size_t length, const char *origin) {
     const size_t good = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-");
     if (length == 0 || length >= LT_POLICY_NAME_BYTES || good < length || name[0] == '-') {
@@ -108,8 +108,8 @@ done:
 
 /* ---- Guarantees ---- */
 
-/* Times of this form sort like their text. A day that the month does not have changes when it is
- * parsed and printed again, so it is refused. */
+/* Whether it is a time YYYY-MM-DDTHH:MM:SS; such times sort like their texts. A day that the
+ * month does not have changes when it is parsed and printed again, so it is refused. */
 static bool is_time(const char *text) {
     struct tm t = {0};
     char again[32] = "";
@@ -141,7 +141,8 @@ static int64_t guaranteed(const lt_policy *p, const char *tenant, const char *at
 
 int64_t lt_policy_peak(const lt_policy *p, const char *tenant, const char **at) {
     int64_t most = 0;
-    for (size_t i = 0; i < p->n_guarantees; i++) { /* The sum grows only where one begins. */
+    /* The sum grows only when a guarantee begins. */
+    for (size_t i = 0; i < p->n_guarantees; i++) {
         const int64_t sum = guaranteed(p, tenant, p->guarantees[i].from);
         if (sum > most) {
             most = sum;
@@ -189,7 +190,8 @@ static lt_err check_words(const char *what, const char *text, const char *betwee
     return LT_OK;
 }
 
-/* Accounts and QOS that are Slurm's own, or that this policy makes for another tenant. */
+/* Refuse names of accounts and QOS that are Slurm's own, or that this policy makes for another
+ * tenant. */
 static lt_err check_place(const lt_policy *p, const lt_policy_tenant *t) {
     static const char *const ends[] = {"-borrow", "-guarantee"};
     if (strcmp(t->name, "root") == 0 || strcmp(t->name, "normal") == 0) {
@@ -250,8 +252,8 @@ static lt_err check_sum(const lt_policy *p, int64_t quotas) {
             (long long)(quotas + p->slack + p->peak), (long long)p->nodes, (long long)p->gpus);
 }
 
-/* Take `lack` GPUs from the tenants of one priority, whose quotas are `sum`: each loses its share,
- * rounded down; those that are listed first lose one more until the sum is right. */
+/* Take `lack` GPUs from the tenants of one priority, whose quotas are `sum`: each loses its
+ * share, rounded down; the first of the list lose one more until the sum is right. */
 static int64_t take_from(lt_policy *p, int64_t priority, int64_t sum, int64_t lack) {
     const int64_t take = lack < sum ? lack : sum;
     int64_t rest = take;
@@ -273,7 +275,7 @@ static int64_t take_from(lt_policy *p, int64_t priority, int64_t sum, int64_t la
     return take;
 }
 
-/* What lost nodes take. */
+/* Take the GPUs of lost nodes from slack and quotas. */
 static void shrink(lt_policy *p, int64_t quotas, int64_t promised) {
     const int64_t lost = p->gpus - p->live;
     int64_t lack = quotas - (p->live - promised), done = 0;

@@ -1,5 +1,5 @@
-/* policy.h: a file that says how tenants share the GPUs of a cluster, and the configuration of
- * Slurm that enforces it.
+/* policy.h: reads a file that says how tenants share the GPUs of a cluster, and writes the
+ * configuration of Slurm that enforces it.
  *
  *   quota      GPUs that a tenant gets at any time: its QOS preempts jobs that have borrowed
  *   borrow     further GPUs that it may use while others leave them idle: QOS TENANT-borrow,
@@ -11,7 +11,7 @@
  *
  * Invariant: at every moment quotas + slack + guarantees <= working GPUs. Lost GPUs are taken from
  * the slack first, then from the quotas: from those of the lowest priority first, and among equals
- * in proportion. Slurm schedules; nothing here does. */
+ * in proportion. Slurm does the scheduling. */
 #ifndef LT_PLATFORM_CLUSTER_POLICY_H
 #define LT_PLATFORM_CLUSTER_POLICY_H
 
@@ -55,7 +55,7 @@
 typedef struct {
     char name[LT_POLICY_NAME_BYTES];
     LT_POLICY_TENANT_OPTIONS(LT_OPTION_FIELD)
-    int64_t granted; /* The quota, less what lost nodes take of it. */
+    int64_t granted; /* The quota, minus the part that lost nodes take. */
 } lt_policy_tenant;
 
 typedef struct {
@@ -65,10 +65,10 @@ typedef struct {
 
 typedef struct {
     LT_POLICY_OPTIONS(LT_OPTION_FIELD)
-    int64_t gpus, live;  /* GPUs of all nodes; those that live. */
-    int64_t slack_now;   /* What lost nodes leave of the slack. */
+    int64_t gpus, live;  /* GPUs of all nodes; those that work. */
+    int64_t slack_now;   /* The slack, minus the part that lost nodes take. */
     int64_t peak;        /* Largest sum of the guarantees at one moment. */
-    const char *peak_at; /* When: the begin of a guarantee; NULL: there is none. */
+    const char *peak_at; /* When: the beginning of a guarantee; NULL: there is none. */
     lt_policy_tenant *tenants;
     size_t n_tenants;
     lt_policy_guarantee *guarantees;
@@ -76,8 +76,9 @@ typedef struct {
 } lt_policy;
 
 /* Read and check a file. live: GPUs that work now; -1: all. at: the time for which lost GPUs are
- * taken, as a guarantee counts while it lasts; "": now. ARG: the invariant does not hold, or a
- * value contradicts another; the message names tenant and numbers. Close it in every case. */
+ * distributed, because guarantees count only while they last; "": now. ARG: the invariant does
+ * not hold, or a value contradicts another; the message names tenant and numbers. Close it in
+ * every case. */
 LT_MUST_USE lt_err lt_policy_open(lt_policy *out, const char *path, int64_t live, const char *at);
 void lt_policy_close(lt_policy *p);
 
@@ -86,8 +87,8 @@ int64_t lt_policy_peak(const lt_policy *p, const char *tenant, const char **at);
 /* GPUs that a tenant may borrow. */
 int64_t lt_policy_borrow(const lt_policy *p, const lt_policy_tenant *t);
 
-/* Files of Slurm: lines for slurm.conf; a script of sacctmgr that makes accounts, QOS and users, or
- * changes them; one of scontrol that makes the reservations. */
+/* Write files for Slurm: lines for slurm.conf; a script that makes or changes accounts, QOS and
+ * users with sacctmgr; one that makes the reservations with scontrol. */
 void lt_policy_write_conf(const lt_policy *p, FILE *to);
 void lt_policy_write_accounts(const lt_policy *p, FILE *to);
 void lt_policy_write_reservations(const lt_policy *p, FILE *to);

@@ -70,7 +70,7 @@ void lt_policy_write_accounts(const lt_policy *p, FILE *to) {
                 (long long)(p->exempt_s / 3600), (long long)(p->exempt_s / 60 % 60),
                 (long long)(p->exempt_s % 60));
     }
-    fputs("borrowed='", to); /* Who has a quota preempts those who have borrowed. */
+    fputs("borrowed='", to); /* Jobs within a quota preempt jobs that have borrowed. */
     for (size_t i = 0; i < p->n_tenants; i++, comma = ",") {
         fprintf(to, "%s%s-borrow", comma, p->tenants[i].name);
     }

@@ -30,7 +30,7 @@ static char *address(const lt_prometheus *p, const char *expression, double span
     return text;
 }
 
-/* data.result of an answer, or Prometheus's own words for what is wrong. */
+/* Read data.result of an answer; if it is an error, fail with Prometheus's own message. */
 static lt_err read_answer(json_t **out, const lt_prometheus *p, const lt_web_reply *reply) {
     json_t *answer = NULL, *result;
     const char *error;

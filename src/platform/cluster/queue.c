@@ -42,7 +42,8 @@ static const struct {
 };
 
 lt_queue_state lt_queue_state_of(const char *word) {
-    const size_t n = strcspn(word, " +"); /* "CANCELLED by 0"; a name that was cut off ends in +. */
+    /* As in "CANCELLED by 0"; a truncated name ends in +. */
+    const size_t n = strcspn(word, " +");
     for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
         if (strlen(states[i].word) == n && memcmp(states[i].word, word, n) == 0) {
             return states[i].state;
@@ -68,7 +69,7 @@ void lt_queue_account_words(lt_queue_account *a, int64_t id) {
     memcpy(a->words, words, sizeof words);
 }
 
-/* Copy up to '|', or to the end of the line; what is too long is cut. */
+/* Copy a field, up to '|' or to the end of the line; a field that is too long is cut. */
 static const char *field(char *out, size_t room, const char *at, const char *end, bool last) {
     const char *bar = last ? NULL : memchr(at, '|', (size_t)(end - at));
     const char *stop = bar != NULL ? bar : end;
@@ -158,8 +159,7 @@ bool lt_queue_may_pass_later(const char *said) {
 
 /* ---- Options of sbatch ---- */
 
-/* Options that jobs of this program have already. sbatch also accepts any unique beginning of a
- * name. */
+/* Options that this program itself sets. sbatch also accepts any unique beginning of a name. */
 static const struct {
     const char *name;
     char letter;
@@ -169,7 +169,7 @@ static const struct {
             {"parsable", '\0'}, {"requeue", '\0'}, {"signal", '\0'},    {"test-only", '\0'},
             {"usage", '\0'},    {"version", 'V'},  {"wait", 'W'},       {"wrap", '\0'}};
 
-/* Letters behind which another one may follow: they take no value. */
+/* Letters after which another one may follow, because they take no value. */
 #define FLAGS "HkKOQsv"
 
 static bool names_ours(const char *word, const char *name, char letter) {

@@ -37,7 +37,7 @@ static bool is(slice s, const char *text) {
     return strlen(text) == s.n && memcmp(s.text, text, s.n) == 0;
 }
 
-/* Does the name of this line, below `parent` if it is indented, equal `name`? */
+/* Whether the name of this line, below `parent` if it is indented, equals `name`. */
 static bool names(slice parent, slice own, const char *name) {
     if (parent.n == 0) {
         return strlen(name) == own.n && strncasecmp(own.text, name, own.n) == 0;
@@ -46,7 +46,8 @@ static bool names(slice parent, slice own, const char *name) {
            is(own, name + parent.n + 1);
 }
 
-/* Is it [section]? The second of two words may be in quotes, after any number of blanks. */
+/* Whether it is [section]. The second of two words may be in quotes, after any number of
+ * blanks. */
 static bool is_section(slice own, const char *section) {
     const size_t first = strcspn(section, " ");
     slice rest;
@@ -104,7 +105,7 @@ lt_err lt_ini_get(const char *text, const char *section, const char *name, char 
             }
             memcpy(out, value.text, value.n);
             out[value.n] = '\0';
-            *found = true; /* The last one counts, as for the AWS command line. */
+            *found = true; /* The last occurrence counts, as for the AWS command line. */
         }
     }
     return LT_OK;
@@ -150,7 +151,7 @@ static lt_err ini_open(ini *f, const char *variable, const char *fallback) {
     return LT_OK;
 }
 
-/* A value of the file's section, if `out` has none yet. */
+/* Read a value of the file's section, if `out` has none yet. */
 static lt_err take(const ini *f, const char *name, char *out, size_t room) {
     bool found = false;
     if (out[0] != '\0') {
@@ -169,7 +170,7 @@ static lt_err find_section(ini *f) {
     return LT_OK;
 }
 
-/* A value of the first variable that is set, if `out` has none yet. */
+/* Read the value of the first variable that is set, if `out` has none yet. */
 static lt_err take_variable(char *out, size_t room, const char *first, const char *second) {
     const char *const variables[] = {first, second};
     for (int i = 0; i < 2 && out[0] == '\0'; i++) {
@@ -183,10 +184,10 @@ static lt_err take_variable(char *out, size_t room, const char *first, const cha
     return LT_OK;
 }
 
-/* Keys that one file holds, if none have been found yet. */
+/* Read the keys in a file, if none have been found yet. */
 static lt_err take_keys(lt_aws_config *c, const ini *f) {
     if (c->access[0] != '\0') {
-        return LT_OK; /* What another file says of other keys does not belong to these. */
+        return LT_OK; /* A file's settings for other keys do not apply to these. */
     }
     LT_TRY(take(f, "aws_access_key_id", c->access, sizeof c->access));
     if (c->access[0] != '\0') {
@@ -203,8 +204,8 @@ static lt_err refuse(const char *where, const char *profile, const char *way) {
             where, profile, way, profile);
 }
 
-/* Refuse a profile whose keys come from elsewhere: the AWS command line would prefer these to keys
- * that the profile also holds. */
+/* Refuse a profile whose keys come from elsewhere: the AWS command line would prefer them to keys
+ * that the profile also has. */
 static lt_err refuse_way(const files *f, const char *profile, const char *way) {
     char value[1024] = "";
     LT_TRY(take(&f->credentials, way, value, sizeof value));
@@ -217,12 +218,12 @@ static lt_err refuse_variable(const char *name, const char *profile) {
     return value == NULL || value[0] == '\0' ? LT_OK : refuse("the environment", profile, name);
 }
 
-/* The keys, in the order of botocore's create_credential_resolver. */
+/* Find the keys, in the order of botocore's create_credential_resolver. */
 static lt_err read_keys(lt_aws_config *c, const lt_aws_wanted *w, const char *profile,
                         const files *f) {
     static const char *const before[] = {"role_arn", "web_identity_token_file", "sso_session",
                                          "sso_start_url"};
-    const bool own = w->profile[0] == '\0'; /* The variables count. */
+    const bool own = w->profile[0] == '\0'; /* The variables apply. */
     if (own) {
         LT_TRY(take_variable(c->access, sizeof c->access, "AWS_ACCESS_KEY_ID", NULL));
     }
@@ -257,17 +258,17 @@ static lt_err read_keys(lt_aws_config *c, const lt_aws_wanted *w, const char *pr
     return LT_OK;
 }
 
-/* Settings of the profile other than its keys: from the credentials file, else from the config
+/* Settings of the profile other than its keys: from the credentials file, or from the config
  * file. */
 static lt_err take_setting(const files *f, const char *name, char *out, size_t room) {
     LT_TRY(take(&f->credentials, name, out, room));
     return take(&f->config, name, out, room);
 }
 
-/* Settings that change where requests go, and that are not honoured. */
+/* Refuse settings that change where requests go and are not supported. */
 static lt_err refuse_settings(const files *f) {
     static const struct {
-        const char *name, *variable; /* variable NULL: there is none. */
+        const char *name, *variable; /* variable NULL: there is no variable. */
     } rows[] = {{"use_fips_endpoint", "AWS_USE_FIPS_ENDPOINT"},
                 {"use_dualstack_endpoint", "AWS_USE_DUALSTACK_ENDPOINT"},
                 {"s3.use_dualstack_endpoint", NULL},
@@ -309,7 +310,8 @@ static lt_err read_place(lt_aws_config *c, const files *f) {
     if (c->region[0] == '\0') {
         (void)snprintf(c->region, sizeof c->region, "us-east-1");
     }
-    for (const char *p = c->region; *p != '\0'; p++) { /* It becomes a part of a host's name. */
+    /* The region becomes part of a host name. */
+    for (const char *p = c->region; *p != '\0'; p++) {
         if (!((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') ||
               *p == '-')) {
             LT_FAIL(LT_ERR_ARG,

@@ -1,4 +1,5 @@
-/* bring.c: lt_copy_bring of lateen/copy.h: models from elsewhere, in caches on this machine.
+/* bring.c: lt_copy_bring of lateen/copy.h: copies models from elsewhere into caches on this
+ * machine.
  *
  * The hub's cache is filled in the order blobs, links, reference, so a program that stops in
  * between leaves nothing that looks complete but is not; a blob gets its name when it is complete.
@@ -20,7 +21,7 @@
 #define MODEL_FILES                                                                                \
     "*.json,*.safetensors,*.jinja,tokenizer.model,*.tiktoken,merges.txt,vocab.txt,vocab.bpe"
 
-/* Leave the files that a model is made of, or those that the options name. */
+/* Keep only the files of a model, or those that the options name. */
 static lt_err choose_model(lt_items *items, const lt_copy_options *o, const char *shown) {
     size_t n_safetensors = 0, n_gguf = 0;
     lt_copy_options how = *o;
@@ -58,7 +59,7 @@ static lt_err link_blob(const char *snapshot, const lt_item *item) {
     return LT_OK;
 }
 
-/* The snapshot that the cache has of this revision. NOT_FOUND: none. */
+/* Find the snapshot of this revision in the cache. NOT_FOUND: there is none. */
 static lt_err cached_snapshot(char snapshot[LT_PATH_BYTES], const char *cache,
                               const lt_location *at) {
     char path[LT_PATH_BYTES], name[300], *commit = NULL;
@@ -78,8 +79,8 @@ static lt_err cached_snapshot(char snapshot[LT_PATH_BYTES], const char *cache,
     return LT_OK;
 }
 
-/* refs/REVISION: the commit. Several processes may write it at the same time, each with a separate
- * temporary file. */
+/* Write the commit to refs/REVISION. Several processes may do so at the same time, each with a
+ * separate temporary file. */
 static lt_err write_reference(const char *cache, const char *revision, const char *commit) {
     char path[LT_PATH_BYTES], aside[LT_PATH_BYTES], name[300];
     (void)snprintf(name, sizeof name, "refs/%s", revision);
@@ -97,7 +98,7 @@ static lt_err write_reference(const char *cache, const char *revision, const cha
     return LT_OK;
 }
 
-/* Is content with this checksum in the list? Two names may have the same. */
+/* Whether content with this checksum is in the list. Two names may have the same content. */
 static bool lists_blob(const lt_items *l, const char *checksum) {
     for (size_t i = 0; i < l->n; i++) {
         if (strcmp(l->rows[i].check.hex, checksum) == 0) {
@@ -107,7 +108,7 @@ static bool lists_blob(const lt_items *l, const char *checksum) {
     return false;
 }
 
-/* Fill the cache with what it lacks of the repository's commit. */
+/* Fetch the files of the repository's commit that the cache lacks. */
 static lt_err fill_cache(lt_copying *c, const char *cache, char snapshot[LT_PATH_BYTES],
                          const lt_copy_options *o) {
     const lt_location asked = c->source.at;
@@ -175,7 +176,7 @@ static lt_err bring_from_hub(char out[LT_COPY_PATH_BYTES], const lt_location *at
         err = lt_copying_open(&c, o);
         err = err == LT_OK ? fill_cache(&c, cache, snapshot, o) : err;
         lt_copying_close(&c);
-        if (err == LT_ERR_REMOTE) { /* Without the hub, what was brought before will do. */
+        if (err == LT_ERR_REMOTE) { /* Without the hub, use the files that were fetched before. */
             lt_failure why;
             lt_failure_keep(&why, err);
             if (cached_snapshot(snapshot, cache, at) == LT_OK) {
@@ -296,8 +297,8 @@ lt_err lt_copy_bring_data(char out[LT_COPY_PATH_BYTES], const char *text,
             LT_FAIL(LT_ERR_LIMIT, "path too long: %.60s...", text);
         }
         const lt_err err = lt_copy(from, to, &how, NULL);
-        if (err == LT_ERR_NOT_FOUND && i > 0) { /* Shards have them or not. */
-            (void)unlink(to);                   /* It may have had one. */
+        if (err == LT_ERR_NOT_FOUND && i > 0) { /* Not every shard has this file. */
+            (void)unlink(to);                   /* It may have had one before. */
         } else {
             LT_TRY(err);
         }

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 
-/* What went wrong, in a line: "503 SlowDown: Please reduce your request rate". */
+/* Describe an error in one line: "503 SlowDown: Please reduce your request rate". */
 static void describe(const lt_caller *c, const lt_web_reply *reply, const char *problem,
                      char out[LT_CALL_TEXT_BYTES]) {
     char words[LT_CALL_TEXT_BYTES] = "";
@@ -87,21 +87,22 @@ typedef struct {
 } range;
 
 typedef enum {
-    IS_RANGE,      /* The bytes that were asked for, or the first of them. */
-    IS_WRONG,      /* Others: the bytes do not count. */
-    IS_WHOLE,      /* The whole content instead of its rest: all of it is asked for again. */
+    IS_RANGE, /* The requested bytes, or the first of them. */
+    IS_WRONG, /* Other bytes, which do not count. */
+    /* The whole content instead of the rest: reading starts again from its beginning. */
+    IS_WHOLE,
     IS_UNRANGED,   /* The whole content instead of a range of it. */
     IS_NO_CONTENT, /* Another status than 200 and 206. */
     IS_CHANGED,    /* Bytes of another version. */
 } answer;
 
-/* A version is an ETag, which may be weak, or else a date, or "". */
+/* Whether a version is an ETag, which may be weak. Otherwise it is a date, or "". */
 static bool is_etag(const char *version) {
     return version[0] == '"' || strncmp(version, "W/", 2) == 0;
 }
 
-/* Does the answer show that its bytes are of another version? Not every server obeys If-Match and
- * If-Unmodified-Since, and If-Match does not work with weak ETags. */
+/* Whether the answer shows that its bytes are of another version. Not every server obeys If-Match
+ * and If-Unmodified-Since, and If-Match does not work with weak ETags. */
 static bool changed(const char *version, const lt_web_reply *reply) {
     const bool etag = is_etag(version);
     char text[LT_CALL_VERSION_BYTES];
@@ -137,7 +138,7 @@ static answer judge(const range *g, const lt_web_reply *reply, const char *versi
         if (g->at != 0 || g->n != g->size_bytes) {
             return IS_UNRANGED;
         }
-        (void)snprintf(problem, 200, "the server ignores ranges: from the beginning");
+        (void)snprintf(problem, 200, "the server ignores ranges: the whole file is read again");
         return IS_WHOLE;
     }
     if (reply->too_long) {
@@ -190,8 +191,8 @@ lt_err lt_call_range(const lt_caller *c, lt_web *h, const char *version, int64_t
         a = judge(&g, &reply, version, whole, problem);
         if (a == IS_RANGE && c->in_one && (int64_t)reply.got < n) {
             (void)snprintf(problem, sizeof problem,
-                           "cut after %zu of %lld bytes: from the beginning, since the server "
-                           "names no version (--sha256 helps)",
+                           "cut after %zu of %lld bytes: the whole file is read again, because "
+                           "the server names no version (--sha256 helps)",
                            reply.got, (long long)n);
             a = IS_WRONG;
         }

@@ -69,8 +69,8 @@ lt_err lt_verifier_end(lt_verifier *c, const char *shown) {
     lt_hex_write(hex, digest, n);
     if (strcmp(hex, c->check.hex) != 0) {
         lt_checksum_text(&c->check, by);
-        LT_FAIL(LT_ERR_FORMAT, "%s: what came has the %s %s, but the source says %s", shown, by,
-                hex, c->check.hex);
+        LT_FAIL(LT_ERR_FORMAT, "%s: the bytes received have the %s %s, but the source has %s",
+                shown, by, hex, c->check.hex);
     }
     return LT_OK;
 }

@@ -1,4 +1,4 @@
-/* copy.c: see lateen/copy.h: which source goes to which target. */
+/* copy.c: determines the target of each source file; see lateen/copy.h. */
 #include "lateen/copy.h"
 
 #include <stdio.h>
@@ -63,7 +63,7 @@ static int compare_key(const void *key, const void *b) {
     return strcmp(key, (*y)->to);
 }
 
-/* The file whose name is a folder of this one; NULL: none. */
+/* The file whose name is also a folder in this one's path; NULL: none. */
 static const lt_item *file_above(const lt_item **sorted, size_t n, const lt_item *item) {
     char above[LT_PATH_BYTES];
     (void)snprintf(above, sizeof above, "%s", item->to);
@@ -78,7 +78,7 @@ static const lt_item *file_above(const lt_item **sorted, size_t n, const lt_item
     return NULL;
 }
 
-/* Two files cannot have one name, nor can a file be a folder of another. */
+/* Refuse two files of one name, and a file that is a folder of another. */
 static lt_err check_names(const lt_items *items, const lt_location *target) {
     const lt_item **sorted = malloc((items->n + 1) * sizeof *sorted);
     lt_err err = LT_OK;

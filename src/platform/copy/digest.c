@@ -1,6 +1,6 @@
 /* digest.c: OpenSSL's digests, zlib's CRC-32, and two CRCs that neither has, by tables for eight
- * bytes at a time ("slicing by 8", Kounavis and Berry 2005), which take about a nanosecond for two
- * bytes. */
+ * bytes at a time ("slicing by 8", Kounavis and Berry 2005), which process two bytes in about a
+ * nanosecond. */
 #include "platform/copy/digest.h"
 
 #include <pthread.h>
@@ -49,7 +49,7 @@ static void tables_fill(void) {
 static uint64_t crc_add(const crc_table *table, uint64_t c, const unsigned char *p, size_t n) {
     for (; n >= 8; n -= 8, p += 8) {
         uint64_t x = 0;
-        for (int k = 7; k >= 0; k--) { /* Compilers make it one load. */
+        for (int k = 7; k >= 0; k--) { /* Compilers turn this loop into one load. */
             x = x << 8 | p[k];
         }
         x ^= c;
@@ -109,7 +109,7 @@ static const EVP_MD *evp_of(lt_digest_kind kind) {
     }
 }
 
-/* False: OpenSSL refuses, e.g. MD5 on a machine in FIPS mode. */
+/* 0: OpenSSL refuses, e.g. MD5 on a machine in FIPS mode. */
 static int begin(lt_digest *d) {
     char head[32];
     int n;
@@ -122,7 +122,7 @@ static int begin(lt_digest *d) {
     }
     if (d->kind == LT_DIGEST_GIT) {
         n = snprintf(head, sizeof head, "blob %lld", (long long)d->git_bytes);
-        return EVP_DigestUpdate(d->evp, head, (size_t)n + 1); /* With the 0. */
+        return EVP_DigestUpdate(d->evp, head, (size_t)n + 1); /* Including the 0. */
     }
     return 1;
 }
@@ -145,7 +145,8 @@ lt_err lt_digest_open(lt_digest **out, lt_digest_kind kind, int64_t git_bytes) {
         }
     }
     if (begin(d) != 1) {
-        LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "OpenSSL refuses to compute %s here", kinds[kind].text);
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "OpenSSL refuses to compute %s on this machine",
+                     kinds[kind].text);
     }
     *out = d;
     d = NULL;
@@ -175,7 +176,7 @@ size_t lt_digest_end(lt_digest *d, unsigned char out[LT_DIGEST_BYTES]) {
             out[i] = (unsigned char)(c >> (8 * (n - 1 - i)));
         }
     }
-    LT_ASSERT(begin(d) == 1); /* It did once. */
+    LT_ASSERT(begin(d) == 1); /* It has succeeded before. */
     return n;
 }
 

@@ -13,7 +13,7 @@
 
 #include "lateen/base.h"
 
-/* kind, name for people, the name in x-amz-checksum-*, bytes */
+/* Kind, name for users, name in x-amz-checksum-*, bytes. */
 #define LT_DIGEST_MAP(X)                                                                           \
     X(MD5, "MD5", "md5", 16)                                                                       \
     X(SHA1, "SHA-1", "sha1", 20)                                                                   \

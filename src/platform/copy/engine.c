@@ -1,11 +1,11 @@
 /* engine.c: see engine.h.
  *
- *     a file     open ──▶ parts, taken in order ──▶ the last one that is done ends it
+ *     a file     open ──▶ parts, taken in order ──▶ completing the last part ends it
  *     a part     [recall] ──▶ read ──▶ wait until all parts before it are checked ──▶ check ──▶ put
  *
  * The wait cannot block for ever: parts are taken in order, so another thread works on the part
- * that is waited for, and itself waits only for an earlier one. One mutex guards the list and the
- * files; it is never held during a request. */
+ * that is awaited, and waits only for parts before it. One mutex guards the list and the files;
+ * it is never held during a request. */
 #include "platform/copy/engine.h"
 
 #include <pthread.h>
@@ -20,28 +20,29 @@
 
 #define TICK_S      0.2
 #define PART_UNIT   ((int64_t)1 << 20)
-#define MOST_IN_ONE ((int64_t)1 << 30) /* From a server that cannot send ranges. */
+#define MOST_IN_ONE ((int64_t)1 << 30) /* Largest file from a server that cannot send ranges. */
 
 typedef struct job job;
 struct job {
     job *next;
     lt_opened_item opened;
     lt_landing *landing;
-    lt_verifier *checker; /* NULL: nothing to check by. */
+    lt_verifier *checker; /* NULL: there is no checksum to compare with. */
     int64_t part_bytes, n_parts;
-    int64_t taken, checked, done; /* Parts. */
-    bool wrong;                   /* What has arrived is of no use, e.g. has another checksum. */
+    int64_t taken, checked, done; /* Numbers of parts. */
+    /* The bytes received are useless, e.g. have another checksum. */
+    bool wrong;
 };
 
 typedef struct {
     const lt_engine_work *w;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    job *jobs;          /* Open, oldest first. */
+    job *jobs;          /* Open files, the oldest first. */
     size_t next_item;   /* Index in the list. */
     int n_opening;      /* Files that are being opened. */
-    int n_running;      /* Threads. */
-    lt_failure failure; /* The first. */
+    int n_running;      /* Threads that run. */
+    lt_failure failure; /* The first failure. */
     lt_copy_report report;
 } engine;
 
@@ -62,7 +63,7 @@ static void fail(engine *e, lt_err err) {
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Failures that may not occur when the same copy is made again. In these cases the parts that have
+/* Whether a failure may not occur when the same copy is made again. If so, the parts that have
  * arrived are kept. */
 static bool is_passing(lt_err err) {
     return err == LT_ERR_INTERRUPTED || err == LT_ERR_REMOTE || err == LT_ERR_OOM ||
@@ -78,7 +79,8 @@ static void job_free(job *j, lt_web *h, bool keep) {
     }
 }
 
-/* The size of a file's parts: the wanted one, or larger so that an upload has not too many. */
+/* Set the size of a file's parts: the requested one, or a larger one so that an upload does not
+ * have too many. */
 static lt_err divide(job *j, const lt_copy_options *o) {
     const int64_t n = j->opened.size_bytes;
     j->part_bytes = o->part_bytes;
@@ -86,7 +88,8 @@ static lt_err divide(job *j, const lt_copy_options *o) {
         j->part_bytes = (n / LT_S3_MOST_PARTS / PART_UNIT + 1) * PART_UNIT;
     }
     if (j->opened.source->at.at == LT_AT_WEB && j->opened.version[0] == '\0' &&
-        o->sha256[0] == '\0') { /* Two answers may be of two versions, and nothing would tell. */
+        /* Two answers may be of two versions, which nothing would reveal. */
+        o->sha256[0] == '\0') {
         j->opened.in_one = n <= MOST_IN_ONE;
         if (j->opened.in_one) {
             j->part_bytes = n > j->part_bytes ? n : j->part_bytes;
@@ -108,7 +111,7 @@ static lt_err divide(job *j, const lt_copy_options *o) {
     return LT_OK;
 }
 
-/* The source's check, or the one that the user gave. */
+/* Open the verifier for the source's checksum, or for the one that the user gave. */
 static lt_err open_checker(job *j, const lt_copy_options *o) {
     if (o->sha256[0] != '\0') {
         j->opened.check = (lt_checksum){.kind = LT_DIGEST_SHA256};
@@ -119,7 +122,7 @@ static lt_err open_checker(job *j, const lt_copy_options *o) {
                : lt_verifier_open(&j->checker, &j->opened.check, j->opened.size_bytes);
 }
 
-/* A file that needs no copy counts as done. */
+/* Count a file that needs no copy as done. */
 static void count_same(engine *e, const job *j) {
     pthread_mutex_lock(&e->lock);
     e->report.n_files_done++;
@@ -128,7 +131,7 @@ static void count_same(engine *e, const job *j) {
     pthread_mutex_unlock(&e->lock);
 }
 
-/* The content must have the source's checksum, if the source knows one that fits. */
+/* Check that the content has the source's checksum, if there is one that applies. */
 static lt_err check_content(worker *w, job *j) {
     const lt_err err = lt_verifier_end(j->checker, j->opened.item->shown);
     lt_failure wrong;
@@ -156,7 +159,8 @@ static lt_err job_end(worker *w, job *j) {
     LT_TRY(lt_landing_end(j->landing, w->http));
     pthread_mutex_lock(&e->lock);
     e->report.n_files_done++;
-    if (lt_landing_compares(j->landing) && j->checker == NULL) { /* The store's ETags. */
+    /* It was compared with the store's ETags. */
+    if (lt_landing_compares(j->landing) && j->checker == NULL) {
         (void)snprintf(e->report.checked_by, sizeof e->report.checked_by, "MD5%s",
                        j->n_parts > 1 ? " of its parts" : "");
     } else {
@@ -212,7 +216,7 @@ static lt_err open_item(worker *w, const lt_item *item) {
     if (same) {
         count_same(e, j);
     } else {
-        if (!listed) { /* A file of no bytes. */
+        if (!listed) { /* The file has no bytes. */
             LT_TRY_DONE(job_end(w, j));
         }
         j = NULL;
@@ -290,7 +294,7 @@ static lt_err do_part(worker *w, job *j, int64_t part) {
 
 typedef enum { NOTHING_LEFT, OPEN_ITEM, DO_PART } step;
 
-/* What to do next; waits while files that are being opened may add parts. */
+/* Decide what to do next; waits while files that are being opened may add parts. */
 static step next_step(engine *e, job **out, int64_t *part, const lt_item **item) {
     step s = NOTHING_LEFT;
     pthread_mutex_lock(&e->lock);
@@ -399,8 +403,8 @@ lt_err lt_engine_run(const lt_engine_work *w, lt_copy_report *report) {
     lt_web *http = NULL;
     lt_err err = LT_OK;
 
-    /* The monotonic clock: a tick measured by the time of day would last longer when that is set
-     * back. */
+    /* Use the monotonic clock: a tick measured by the time of day would last longer if that is
+     * set back. */
     LT_ASSERT(pthread_condattr_init(&clock) == 0 &&
               pthread_condattr_setclock(&clock, CLOCK_MONOTONIC) == 0 &&
               pthread_mutex_init(&e.lock, NULL) == 0 && pthread_cond_init(&e.changed, &clock) == 0);

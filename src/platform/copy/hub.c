@@ -27,7 +27,7 @@ struct lt_hub_file {
     const char *shown;
     char *url;
     pthread_mutex_t lock;
-    char direct[4096]; /* Where url leads; "": not known. */
+    char direct[4096]; /* The address to which url redirects; "": not known. */
 };
 
 /* The value of the first of two variables that is set; NULL: neither is. */
@@ -65,7 +65,7 @@ static lt_err path_of(char out[LT_PATH_BYTES], const char *name, const char *val
     return LT_OK;
 }
 
-/* The folder of the hub's files: HF_HOME, else XDG_CACHE_HOME/huggingface. */
+/* The folder of the hub's files: HF_HOME, or XDG_CACHE_HOME/huggingface. */
 static lt_err home_folder(char out[LT_PATH_BYTES]) {
     const char *own = setting("HF_HOME", NULL), *xdg = setting("XDG_CACHE_HOME", NULL),
                *home = setting("HOME", NULL);
@@ -93,7 +93,7 @@ lt_err lt_hub_cache(char out[LT_PATH_BYTES], const lt_location *at) {
         LT_TRY(lt_path_join(base, home, "hub"));
     }
     n = (size_t)snprintf(name, sizeof name, "%s--", at->kind);
-    for (const char *p = at->place; *p != '\0'; p++) { /* ORG/NAME: "--" for the slash. */
+    for (const char *p = at->place; *p != '\0'; p++) { /* ORG/NAME, with "--" for the slash. */
         n += (size_t)snprintf(name + n, sizeof name - n, *p == '/' ? "--" : "%c", *p);
     }
     return lt_path_join(out, base, name);
@@ -103,7 +103,7 @@ bool lt_hub_is_offline(void) {
     return is_on(setting("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"));
 }
 
-/* HF_TOKEN, else the first line of the file that `hf auth login` writes; or none. */
+/* Read HF_TOKEN, or the first line of the file that `hf auth login` writes; or none. */
 static lt_err read_token(char out[TOKEN_BYTES]) {
     const char *own = setting("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
                *file = setting("HF_TOKEN_PATH", NULL);
@@ -231,7 +231,8 @@ static lt_err read_sibling(const json_t *row, lt_hub_found found, void *ctx) {
         LT_FAIL(LT_ERR_FORMAT, "list of files: '%.100s' has no size or no checksum", name);
     }
     if (!lt_location_is_safe(name)) {
-        LT_FAIL(LT_ERR_FORMAT, "list of files: no file may have the name '%.100s'", name);
+        LT_FAIL(LT_ERR_FORMAT, "list of files: '%.100s' is not allowed as the name of a file",
+                name);
     }
     memcpy(check.hex, digest, 2 * lt_digest_bytes(check.kind) + 1);
     return found(ctx, name, size_bytes, &check);
@@ -319,10 +320,12 @@ static bool passes(void *ctx, const lt_web_reply *reply) {
     }
     if (strcmp(reply->final_url, f->url) == 0 ||
         (reply->redirected && (f->hub == NULL || is_at(f->hub, reply->final_url)))) {
-        return false; /* The hub itself refused, or the place to which it leads right now. */
+        /* The hub itself refused, or the address to which it has just redirected. */
+        return false;
     }
     pthread_mutex_lock(&f->lock);
-    if (strcmp(f->direct, reply->final_url) == 0) { /* Another thread may have a new one. */
+    /* Another thread may have set a new address. */
+    if (strcmp(f->direct, reply->final_url) == 0) {
         f->direct[0] = '\0';
     }
     pthread_mutex_unlock(&f->lock);
@@ -365,7 +368,7 @@ lt_err lt_hub_file_probe(lt_hub_file *f, lt_web *h, lt_web_reply *reply) {
     bool again = true;
 
     lt_retry_begin(&retry);
-    for (;;) { /* As lt_call, but a server that sends the whole file instead is no failure. */
+    for (;;) { /* As lt_call, but it is not a failure if a server sends the whole file instead. */
         LT_TRY(send(
             f, h,
             &(lt_web_request){

@@ -1,4 +1,4 @@
-/* hub.h: Hugging Face's hub: the list of a repository's files, and their bytes.
+/* hub.h: reads Hugging Face's hub: the list of a repository's files, and their bytes.
  *
  *     GET ENDPOINT/api/models/ORG/NAME/revision/REVISION?blobs=true   commit, files, checksums
  *     GET ENDPOINT/ORG/NAME/resolve/COMMIT/FILE                       redirects to the bytes
@@ -34,7 +34,7 @@ void lt_hub_close(lt_hub *hub);
 /* NOT_FOUND: no such repository or revision, or it is private. */
 LT_MUST_USE lt_err lt_hub_list(lt_hub *hub, lt_web *h, const lt_location *at,
                                char commit[LT_HUB_COMMIT_BYTES], lt_hub_found found, void *ctx);
-/* The same from the answer's text. */
+/* The same, from the text of an answer. */
 LT_MUST_USE lt_err lt_hub_list_read(const char *json, size_t bytes,
                                     char commit[LT_HUB_COMMIT_BYTES], lt_hub_found found,
                                     void *ctx);
@@ -46,7 +46,7 @@ LT_MUST_USE lt_err lt_hub_file_open(lt_hub_file **out, const lt_hub *hub, const 
 /* version, in_one: as for lt_call_range and its caller. */
 LT_MUST_USE lt_err lt_hub_file_read(lt_hub_file *f, lt_web *h, const char *version, bool in_one,
                                     int64_t size_bytes, int64_t at, int64_t n, unsigned char *into);
-/* Ask for its first byte, for its headers. */
+/* Request its first byte, to read the headers. */
 LT_MUST_USE lt_err lt_hub_file_probe(lt_hub_file *f, lt_web *h, lt_web_reply *reply);
 void lt_hub_file_close(lt_hub_file *f);
 
@@ -56,7 +56,7 @@ LT_MUST_USE lt_err lt_hub_url(char **out, const lt_hub *hub, const lt_location *
 
 /* The folder of a repository in the cache. */
 LT_MUST_USE lt_err lt_hub_cache(char out[LT_PATH_BYTES], const lt_location *at);
-/* HF_HUB_OFFLINE is set: the hub must not be asked. */
+/* Whether HF_HUB_OFFLINE is set: the hub must not be contacted. */
 bool lt_hub_is_offline(void);
 
 #endif

@@ -12,7 +12,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-/* Ask for size and date of a file that was named by itself: the list lacks both. */
+/* Request size and date of a file that was named by itself; no list has them. */
 static lt_err complete(lt_copying *c, lt_item *item) {
     lt_opened_item opened = {.fd = -1};
     LT_TRY(lt_copy_source_open(&c->source, c->http, item, &opened));
@@ -22,7 +22,7 @@ static lt_err complete(lt_copying *c, lt_item *item) {
     return LT_OK;
 }
 
-/* The files at c->source.at that the options choose. */
+/* List the files at c->source.at that the options select. */
 static lt_err files_of(lt_copying *c, const lt_copy_options *o, lt_items *items) {
     LT_TRY(lt_copying_open(c, o));
     LT_TRY(lt_copy_source_list(&c->source, c->http, items));
@@ -84,7 +84,7 @@ lt_err lt_copy_delete(const char *place, const lt_copy_options *options, int64_t
     }
     err = files_of(&c, &o, &items);
     if (err == LT_ERR_NOT_FOUND) {
-        err = LT_OK; /* Nothing is there. */
+        err = LT_OK; /* There is nothing to delete. */
         goto done;
     }
     LT_TRY_DONE(err);
@@ -93,7 +93,7 @@ lt_err lt_copy_delete(const char *place, const lt_copy_options *options, int64_t
     }
     if (c.source.at.at == LT_AT_FILE && c.source.at.many && o.include[0] == '\0' &&
         o.exclude[0] == '\0') {
-        err = lt_file_remove_tree(c.source.at.path); /* The folders. */
+        err = lt_file_remove_tree(c.source.at.path); /* Remove the folders. */
     }
 done:
     if (n != NULL) {

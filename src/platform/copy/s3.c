@@ -1,5 +1,6 @@
-/* s3.c: one signed request to an S3 service: its address, its signature, and which refused requests
- * may succeed when they are sent again. See s3.h; the verbs are in s3_verbs.c. */
+/* s3.c: sends one signed request to an S3 service: determines its address and signature, and
+ * which refused requests may succeed when they are sent again. See s3.h; the verbs are in
+ * s3_verbs.c. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -41,7 +42,7 @@ lt_err lt_s3_open(lt_s3 **out, const lt_aws_config *config, lt_s3_style style) {
             s->prefix[--n] = '\0';
         }
         s->plain = e[4] == ':';
-        n = strlen(s->host); /* The header Host has no port where it is the scheme's default. */
+        n = strlen(s->host); /* The header Host has no port if it is the scheme's default. */
         if (n > 4 && ((s->plain && strcmp(s->host + n - 3, ":80") == 0) ||
                       (!s->plain && strcmp(s->host + n - 4, ":443") == 0))) {
             s->host[n - (s->plain ? 3 : 4)] = '\0';
@@ -113,7 +114,7 @@ static lt_err make_url(char **out, const lt_s3 *s, const address *a, const lt_s3
     return LT_OK;
 }
 
-/* lt_caller's send: the request's own headers, then those that sign it. */
+/* lt_caller's send: adds the headers that sign the request to its own. */
 static lt_err send(void *ctx, lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
     lt_s3_call *c = ctx;
     lt_s3 *s = c->s3;
@@ -142,7 +143,8 @@ static lt_err send(void *ctx, lt_web *h, const lt_web_request *r, lt_web_reply *
         if (r->body_bytes > 0 && (s->plain || strcmp(r->method, "POST") == 0)) {
             LT_TRY_DONE(lt_digest_hex(hex, LT_DIGEST_SHA256, r->body, r->body_bytes));
             payload = hex;
-        } else if (r->body_bytes > 0) { /* TLS guards it, and Content-MD5 is checked. */
+            /* TLS protects the body, and the service checks Content-MD5. */
+        } else if (r->body_bytes > 0) {
             payload = LT_SIGV4_UNSIGNED;
         }
         now = (time_t)floor(lt_clock_unix_s() + a.skew_s);
@@ -177,7 +179,7 @@ done:
     return err;
 }
 
-/* A region that the service names in its refusal. */
+/* Use the region that the service names in its refusal. */
 static bool other_region(lt_s3_call *c, const lt_web_reply *reply) {
     lt_s3 *s = c->s3;
     char region[64];
@@ -191,10 +193,10 @@ static bool other_region(lt_s3_call *c, const lt_web_reply *reply) {
     return strcmp(region, c->region) != 0;
 }
 
-/* A process warns once that its clock is wrong, however much it copies. */
+/* A process warns only once that its clock is wrong. */
 static atomic_flag told_clock = ATOMIC_FLAG_INIT;
 
-/* A clock that is wrong by more than a signature may be old: take the service's. */
+/* If the clock is wrong by more than the permitted age of a signature, use the service's time. */
 static bool other_time(lt_s3_call *c, const lt_web_reply *reply) {
     lt_s3 *s = c->s3;
     char date[64];

@@ -1,6 +1,6 @@
 /* s3.h: the requests of the S3 protocol that a copy needs, over call.h: each is signed anew for
- * every try; a wrong clock is corrected by the service's; requests for a bucket in another region
- * are sent there. Threads share an lt_s3, each with its own connection. */
+ * every try; a wrong clock is corrected with the service's time; requests for a bucket in another
+ * region are sent there. Threads share an lt_s3, each with its own connection. */
 #ifndef LT_PLATFORM_COPY_S3_H
 #define LT_PLATFORM_COPY_S3_H
 
@@ -17,14 +17,14 @@ typedef struct lt_s3 lt_s3;
 typedef struct {
     int64_t size_bytes;
     double modified_s; /* Unix time. */
-    /* Time of the file that was uploaded, if its metadata gives it; else below 0. */
+    /* Time of the file that was uploaded, if its metadata has it; otherwise below 0. */
     double mtime_s;
     char etag[160]; /* With its quotes. */
     lt_checksum check;
-    bool denied; /* It may exist, but these keys may not read it: nothing else is known. */
+    bool denied; /* It may exist, but these keys may not read it; the other fields are unknown. */
 } lt_s3_object;
 
-/* A key of a list. Return an error to stop. */
+/* Called for each key of a list; an error stops the listing. */
 typedef lt_err (*lt_s3_found)(void *ctx, const char *key, int64_t size_bytes, double modified_s);
 
 /* style AUTO: BUCKET.HOST for Amazon, HOST/BUCKET for any other endpoint and for buckets with dots.
@@ -38,9 +38,9 @@ void lt_s3_close(lt_s3 *s);
  * legitimate. */
 LT_MUST_USE lt_err lt_s3_head(lt_s3 *s, lt_web *h, const char *bucket, const char *key, bool check,
                               lt_s3_object *out);
-/* Do all parts of an object have the size that its checksum assumes (the last one what is left)?
- * The protocol allows any sizes, and lt_s3_head asks for the first one only. Sends a request for
- * each part. */
+/* Find out whether all parts of an object have the size that its checksum assumes (the last one
+ * may be smaller). The protocol allows any sizes, and lt_s3_head reads only that of the first.
+ * Sends a request for each part. */
 LT_MUST_USE lt_err lt_s3_even(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                               const lt_s3_object *object, bool *even);
 LT_MUST_USE lt_err lt_s3_read(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
@@ -52,8 +52,8 @@ LT_MUST_USE lt_err lt_s3_list(lt_s3 *s, lt_web *h, const char *bucket, const cha
 /* Delete an object. One that does not exist counts as deleted, as in S3. */
 LT_MUST_USE lt_err lt_s3_delete(lt_s3 *s, lt_web *h, const char *bucket, const char *key);
 
-/* Write a whole object. mtime_s above 0: kept as its metadata `mtime`, as rclone does. FORMAT: the
- * service reports the checksum of other bytes. */
+/* Write a whole object. mtime_s above 0: kept as its metadata `mtime`, as rclone does. FORMAT:
+ * the service reports another checksum. */
 LT_MUST_USE lt_err lt_s3_put(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                              const unsigned char *data, size_t bytes, double mtime_s);
 
@@ -62,11 +62,12 @@ LT_MUST_USE lt_err lt_s3_put(lt_s3 *s, lt_web *h, const char *bucket, const char
 #define LT_S3_ETAG_BYTES   160
 typedef struct {
     char md5[33];                /* MD5 of the part's bytes, in hex. */
-    char etag[LT_S3_ETAG_BYTES]; /* As the service said it, with its quotes. */
+    char etag[LT_S3_ETAG_BYTES]; /* As the service sent it, with its quotes. */
 } lt_s3_part;
 LT_MUST_USE lt_err lt_s3_upload_begin(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                                       double mtime_s, char id[LT_S3_UPLOAD_BYTES]);
-/* part->md5 is given, part->etag comes back. FORMAT: the service has other bytes. */
+/* Upload a part: part->md5 is an input, part->etag an output. FORMAT: the service has other
+ * bytes. */
 LT_MUST_USE lt_err lt_s3_upload_part(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                                      const char *id, int64_t number, const unsigned char *data,
                                      size_t bytes, lt_s3_part *part);
@@ -74,10 +75,10 @@ LT_MUST_USE lt_err lt_s3_upload_part(lt_s3 *s, lt_web *h, const char *bucket, co
  * be an MD5. NOT_FOUND: no such upload. */
 LT_MUST_USE lt_err lt_s3_upload_parts(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                                       const char *id, lt_s3_part *parts, int64_t n_parts);
-/* FORMAT: the service made an object of other bytes. */
+/* Join the parts. FORMAT: the service has made an object with other bytes. */
 LT_MUST_USE lt_err lt_s3_upload_end(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                                     const char *id, const lt_s3_part *parts, int64_t n_parts);
-/* The service forgets its parts. No error if there is no such upload. */
+/* Let the service delete the parts. It is no error if there is no such upload. */
 LT_MUST_USE lt_err lt_s3_upload_abort(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                                       const char *id);
 

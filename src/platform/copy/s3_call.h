@@ -1,4 +1,5 @@
-/* s3_call.h: between s3.c, which signs and sends, and s3_verbs.c, which knows the requests. */
+/* s3_call.h: the interface between s3.c, which signs and sends, and s3_verbs.c, which has the
+ * requests. */
 #ifndef LT_PLATFORM_COPY_S3_CALL_H
 #define LT_PLATFORM_COPY_S3_CALL_H
 
@@ -16,7 +17,7 @@ struct lt_s3 {
     char host[256], prefix[256];
     bool plain;           /* http */
     pthread_mutex_t lock; /* Protects config.region and skew_s. */
-    double skew_s;        /* What to add to this machine's clock. */
+    double skew_s;        /* Added to this machine's clock. */
 };
 
 typedef struct {
@@ -24,9 +25,10 @@ typedef struct {
     const char *bucket, *key; /* key NULL: the bucket itself. */
     const lt_pair *query;
     size_t n_query;
-    bool may_fail_late; /* Status 200 may come with an error as its body. */
+    bool may_fail_late; /* A reply of status 200 may have an error as its body. */
     bool asked_time;
-    /* What the last try was signed with; another thread may have corrected s3 since. */
+    /* Region and time with which the last try was signed; another thread may have corrected s3
+     * since. */
     char region[64];
     double skew_s;
     char shown[LT_PATH_BYTES];

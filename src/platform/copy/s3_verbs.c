@@ -16,7 +16,7 @@
 #include "platform/copy/s3_call.h"
 #include "platform/copy/xml.h"
 
-/* The hexadecimal digits of an ETag of 32 digits, perhaps with "-PARTS" behind. */
+/* Read the hexadecimal digits of an ETag of 32 digits, which "-PARTS" may follow. */
 static bool etag_md5(const char *etag, char hex[33], int64_t *n_parts) {
     const char *p = etag + (etag[0] == '"');
     const size_t n = strspn(p, "0123456789abcdef");
@@ -42,7 +42,7 @@ static bool etag_is_md5(const lt_web_reply *reply) {
                           sizeof kind);
 }
 
-/* "sha256 in base64[-PARTS]" of the header x-amz-checksum-NAME. */
+/* Read the header x-amz-checksum-NAME: a digest in base64, which "-PARTS" may follow. */
 static bool header_digest(const lt_web_reply *reply, lt_digest_kind kind, char *hex,
                           int64_t *n_parts) {
     char name[64], value[128], type[32];
@@ -70,8 +70,8 @@ static bool header_digest(const lt_web_reply *reply, lt_digest_kind kind, char *
     return *n_parts >= 0 && *n_parts <= LT_S3_MOST_PARTS;
 }
 
-/* The best check that a reply to HEAD offers. *n_parts > 0: it is a digest of the digests of so
- * many parts, whose size is not known yet. */
+/* Find the best checksum in a reply to HEAD. *n_parts > 0: it is a digest of the digests of that
+ * many parts, whose size is not yet known. */
 static void find_check(const lt_web_reply *reply, lt_checksum *check, int64_t *n_parts) {
     static const lt_digest_kind kinds[] = {LT_DIGEST_SHA256, LT_DIGEST_CRC64NVME, LT_DIGEST_CRC32C,
                                            LT_DIGEST_CRC32, LT_DIGEST_SHA1};
@@ -269,7 +269,7 @@ lt_err lt_s3_delete(lt_s3 *s, lt_web *h, const char *bucket, const char *key) {
     return err;
 }
 
-/* The leaf `name` right below the root, from an answer in XML. */
+/* Read the leaf `name` directly below the root of an answer in XML. */
 static bool leaf(const lt_web_reply *reply, const char *name, char *out, size_t room) {
     lt_xml *x = malloc(sizeof *x);
     lt_xml_kind kind = LT_XML_OPEN;
@@ -292,7 +292,7 @@ static void mtime_text(char out[32], double mtime_s) {
     (void)snprintf(out, 32, "%.9f", mtime_s);
 }
 
-/* PUT of bytes; the ETag that comes back is compared with their MD5. */
+/* PUT bytes, and compare the returned ETag with their MD5. */
 static lt_err put(lt_s3_call *call, lt_web *h, const unsigned char *data, size_t bytes,
                   const char md5[33], const lt_pair *more, char etag[LT_S3_ETAG_BYTES]) {
     const lt_caller c = lt_s3_caller(call);
@@ -380,7 +380,7 @@ lt_err lt_s3_upload_part(lt_s3 *s, lt_web *h, const char *bucket, const char *ke
     return put(&call, h, data, bytes, part->md5, NULL, part->etag);
 }
 
-/* One page of a list of parts. *marker: where the next one begins, "": nowhere. */
+/* Read one page of a list of parts. *marker: where the next page begins; "": there is none. */
 static lt_err parts_page(const lt_web_reply *reply, lt_s3_part *parts, int64_t n_parts,
                          char marker[24]) {
     lt_err err = LT_OK;

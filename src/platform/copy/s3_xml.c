@@ -1,4 +1,4 @@
-/* s3_xml.c: what the answers of S3 contain; see s3.h. */
+/* s3_xml.c: parses the answers of S3; see s3.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ double lt_s3_time(const char *text) {
     return 0.0;
 }
 
-/* A whole number, and nothing else. */
+/* Parse a text that is a whole number. */
 static bool number(const char *text, int64_t *out) {
     char *end = NULL;
     long long n;
@@ -53,8 +53,8 @@ static lt_err entry_end(const entry *e, bool encoded, lt_s3_found found, void *c
     return found(ctx, key, e->size_bytes, e->modified_s);
 }
 
-/* Keys can be decoded only when the encoding is known. Services write EncodingType before or after
- * the keys, so a page is read twice. */
+/* Find out whether keys are encoded. This must be known before they are read, and services write
+ * EncodingType before or after the keys, so a page is read twice. */
 static lt_err is_encoded(const char *xml, size_t bytes, lt_xml *x, bool *encoded) {
     lt_xml_kind kind;
     *encoded = false;

@@ -28,7 +28,7 @@ lt_err lt_copy_check_options(const lt_copy_options *o) {
     return LT_OK;
 }
 
-/* Is the name among comma-separated patterns? A '*' also matches slashes. */
+/* Whether the name matches one of the comma-separated patterns. A '*' also matches slashes. */
 static bool matches(const char *patterns, const char *name) {
     for (const char *p = patterns; *p != '\0';) {
         char one[256];

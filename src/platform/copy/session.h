@@ -1,5 +1,5 @@
-/* session.h: the state of a running copy: the services that it uses, and what its connections
- * share. */
+/* session.h: the state of a running copy: the services that it uses, and the data that its
+ * connections share. */
 #ifndef LT_PLATFORM_COPY_SESSION_H
 #define LT_PLATFORM_COPY_SESSION_H
 
@@ -14,7 +14,7 @@ typedef struct {
     lt_web *http;
 } lt_copying;
 
-/* source.at and target.at are set; the services that they need are opened. Close it in any case. */
+/* Open the services that source.at and target.at need, which are set. Close it in any case. */
 LT_MUST_USE lt_err lt_copying_open(lt_copying *c, const lt_copy_options *o);
 void lt_copying_close(lt_copying *c);
 

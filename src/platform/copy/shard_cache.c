@@ -1,5 +1,5 @@
-/* shard_cache.c: see shard_cache.h: reading, fetching and making room. Which shards there are:
- * shard_set.c. */
+/* shard_cache.c: see shard_cache.h: reading, fetching and making room. shard_set.c finds the
+ * shards of an address. */
 #include "platform/copy/shard_cache.h"
 
 #include <errno.h>
@@ -21,12 +21,13 @@
 #include "platform/copy/shard_set.h"
 #include "platform/copy/target.h"
 
-#define TRIES  4 /* Of a fetch, each of which also repeats its requests; waits of 1, 2, 4 s. */
-#define AHEAD  2 /* Shards that are fetched before they are read. */
+/* Tries of a fetch, which itself repeats its requests; there are waits of 1, 2 and 4 s between. */
+#define TRIES  4
+#define AHEAD  2 /* Number of shards that are prefetched. */
 #define POLL_S 0.05
 #define TELL_S 10.0
 
-/* Bytes of KEY.use that are locked. */
+/* The bytes of KEY.use that are locked. */
 enum { BYTE_USE, BYTE_MAKE };
 
 static void nap(double seconds) {
@@ -55,7 +56,7 @@ static int lock_byte(int fd, int byte, int type, bool wait) {
     return e;
 }
 
-/* Open KEY.use and share its lock: from now on nobody deletes the shard. */
+/* Open KEY.use and lock it shared: from now on no process deletes the shard. */
 static lt_err keep(const lt_shard_cache *c, const lt_set_shard *e, int *fd) {
     char path[LT_PATH_BYTES];
     LT_TRY(file_of(c, e->key, ".use", path));
@@ -110,7 +111,8 @@ static void remove_files(const lt_shard_cache *c, const char *key) {
     }
 }
 
-/* Does the content still have the hash that it had after the fetch? Each process checks it once. */
+/* Whether the content still has the hash that it had after the fetch. Each process checks it
+ * once. */
 static bool is_sound(const lt_shard_cache *c, const lt_set_shard *e) {
     char path[LT_PATH_BYTES], hex[33], *text = NULL;
     bool sound = false;
@@ -127,7 +129,7 @@ static bool has_sizes(const lt_shard_cache *c, const lt_set_shard *e) {
            (e->mask == NULL || has_size(c, e, ".mask", e->far.mask_bytes));
 }
 
-/* Are its files here, as this process knows? The caller keeps the shard. */
+/* Whether this process knows that the files are here. The caller keeps the shard. */
 static bool is_here(const lt_shard_cache *c, const lt_set_shard *e) {
     return atomic_load(&e->checked) && has_sizes(c, e);
 }
@@ -150,7 +152,7 @@ static bool was_left(const lt_shard_cache *c, lt_set_shard *e) {
 
 #define KEY_CHARS (LT_SET_KEY_BYTES - 1)
 
-/* What the folder holds of one key. */
+/* The files of one key in the folder. */
 typedef struct {
     char key[LT_SET_KEY_BYTES];
     int64_t bytes;
@@ -158,7 +160,7 @@ typedef struct {
     bool busy;
 } held_key;
 
-/* Sizes by key; names are sorted, so those of one key are neighbours. *rows is the caller's. */
+/* Sizes by key; names are sorted, so those of one key are neighbours. The caller frees *rows. */
 static lt_err measure(const lt_shard_cache *c, held_key **rows, size_t *n) {
     char **names = NULL, path[LT_PATH_BYTES];
     size_t n_names = 0;
@@ -190,7 +192,7 @@ static lt_err measure(const lt_shard_cache *c, held_key **rows, size_t *n) {
     return LT_OK;
 }
 
-/* Delete the files of a key, unless somebody reads or fetches them. */
+/* Delete the files of a key, unless a process reads or fetches them. */
 static bool delete_key(lt_shard_cache *c, const char *key) {
     char path[LT_PATH_BYTES];
     bool alone;
@@ -210,7 +212,7 @@ static bool delete_key(lt_shard_cache *c, const char *key) {
     return alone;
 }
 
-/* Do shards of fewer than near_bytes lie between `from` and `to`, which follows it? */
+/* Whether `to` follows `from` with shards of fewer than near_bytes between them. */
 static bool follows_soon(const lt_shard_cache *c, int64_t from, int64_t to) {
     const int64_t near_bytes = atomic_load(&c->near_bytes);
     int64_t at = c->entries[from]->next, between = 0;
@@ -222,7 +224,8 @@ static bool follows_soon(const lt_shard_cache *c, int64_t from, int64_t to) {
     return at == to && between < near_bytes;
 }
 
-/* Is it what was read last of its source, or may the window there read it? */
+/* Whether it is the shard of its source that was last read, or one that the window there may
+ * read. */
 static bool is_near(const lt_shard_cache *c, const char *key) {
     for (size_t i = 0; i < c->n; i++) {
         const lt_set_shard *e = c->entries[i];
@@ -323,7 +326,7 @@ static bool tick(void *ctx, const lt_copy_report *now) {
     return atomic_load(&c->stop);
 }
 
-/* modified_s: the date that it had in the list; 0: it is not compared. */
+/* Fetch a file. modified_s: its date in the list; 0: the date is not compared. */
 static lt_err fetch_file(lt_shard_cache *c, const lt_set_shard *e, const char *from,
                          const char *end, size_t bytes, double modified_s) {
     lt_copy_options o = lt_copy_defaults();
@@ -391,7 +394,7 @@ static lt_err wait_for_room(lt_shard_cache *c, const lt_set_shard *e, bool ahead
     }
 }
 
-/* The caller keeps the shard. */
+/* Fetch a shard, which the caller keeps. */
 static lt_err fetch(lt_shard_cache *c, lt_set_shard *e, bool ahead) {
     lt_err err = LT_OK;
     for (int n = 1; n <= TRIES; n++) {
@@ -510,7 +513,7 @@ static lt_err wait_for(lt_shard_cache *c, lt_set_shard *e, int fd) {
 
 static lt_err hold(lt_shard_store *store, const lt_far_shard *far, lt_held_shard *out) {
     lt_shard_cache *c = (lt_shard_cache *)store;
-    lt_set_shard *e = (lt_set_shard *)(uintptr_t)far; /* Its first member. */
+    lt_set_shard *e = (lt_set_shard *)(uintptr_t)far; /* far is its first member. */
     lt_err err;
     LT_TRY(keep(c, e, &out->lock));
     err = is_here(c, e) ? LT_OK : wait_for(c, e, out->lock);
@@ -525,7 +528,7 @@ static lt_err hold(lt_shard_store *store, const lt_far_shard *far, lt_held_shard
 
 static void let_go(lt_shard_store *store, lt_held_shard *held) {
     (void)store;
-    close(held->lock); /* Which ends its lock. */
+    close(held->lock); /* This releases its lock. */
 }
 
 /* ---- Opening ---- */

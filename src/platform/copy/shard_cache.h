@@ -2,7 +2,7 @@
  * local disk with a limited number of bytes (data.cache, data.cache_bytes).
  *
  *     FOLDER/lock                   held (flock) while room is made
- *     FOLDER/sets/SET/NAME.idx      indexes of the shards of one address: always here
+ *     FOLDER/sets/SET/NAME.idx      indexes of the shards of one address, which are never deleted
  *     FOLDER/shards/KEY.bin, .mask  counted by the budget; during the fetch KEY.bin.lateen-part,
  *                                   which has its full size from the beginning
  *     FOLDER/shards/KEY.sum         XXH3 of both, computed after the fetch
@@ -27,7 +27,7 @@
 #include "lateen/copy.h"
 #include "lateen/data.h"
 
-/* Memory of a fetch; reader and thread may fetch at the same time. */
+/* Connections and memory of a fetch; reader and thread may fetch at the same time. */
 #define LT_SHARD_CACHE_CONNECTIONS 4
 #define LT_SHARD_CACHE_PART_BYTES  ((int64_t)4 << 20)
 #define LT_SHARD_CACHE_BYTES                                                                       \
@@ -38,16 +38,15 @@ typedef struct lt_shard_cache lt_shard_cache;
 typedef struct {
     int64_t fetched_bytes, n_fetched, n_deleted; /* By this process. */
     int64_t n_waits;                             /* Reads that had to wait, */
-    double wait_s;                               /* together for so long. */
+    double wait_s;                               /* and their total time. */
 } lt_shard_cache_report;
 
-/* in_order: shards are read one after the other. */
+/* Open the cache. in_order: shards are read one after the other. */
 LT_MUST_USE lt_err lt_shard_cache_open(lt_shard_cache **out, const char *folder,
                                        int64_t budget_bytes, bool in_order);
 void lt_shard_cache_close(lt_shard_cache *c); /* No loader may read any more. Accepts NULL. */
 
-/* Does this address (one of those in data.train) name shards, rather than a file of
- * conversations? */
+/* Whether this address (one of data.train) names shards, and not a file of conversations. */
 bool lt_shard_cache_takes(const char *text);
 
 /* Add the shards of an address: PREFIX[.bin], a pattern of names (".../web_*"), or ".../" for all;

@@ -15,7 +15,7 @@
 typedef enum { BIN, IDX, MASK, JSON, N_ENDS } end_kind;
 static const char *const ends[N_ENDS] = {".bin", ".idx", ".mask", ".json"};
 
-/* A file of the list. */
+/* A file in the list. */
 typedef struct {
     char *address;
     int64_t bytes;
@@ -23,7 +23,7 @@ typedef struct {
 } far_file;
 
 typedef struct {
-    char *name; /* Without its end. */
+    char *name; /* Without its suffix. */
     far_file files[N_ENDS];
 } found_shard;
 
@@ -59,9 +59,10 @@ static void search_free(search *s) {
     free(s->rows);
 }
 
-/* The shard of this name, which is added if it is new. NULL: no memory. */
+/* The shard of this name, which is added if it is new. NULL: out of memory. */
 static found_shard *shard_of(search *s, const char *name, size_t n) {
-    for (size_t i = s->n; i > 0; i--) { /* Files of a shard are near each other. */
+    /* The files of a shard are near each other in the list. */
+    for (size_t i = s->n; i > 0; i--) {
         if (strlen(s->rows[i - 1].name) == n && memcmp(s->rows[i - 1].name, name, n) == 0) {
             return &s->rows[i - 1];
         }
@@ -112,7 +113,7 @@ static lt_err found(void *ctx, const lt_copy_file *file) {
 
 typedef struct {
     search *s;
-    const char *name, *address; /* Of a web server; `shown` has no query. */
+    const char *name, *address; /* At a web server; `shown` has no query. */
     end_kind end;
 } asked_file;
 
@@ -121,7 +122,7 @@ static lt_err found_asked(void *ctx, const lt_copy_file *file) {
     return add_file(a->s, a->name, a->end, a->address, file);
 }
 
-/* Ask for each file of the shard by its address. */
+/* Request each file of the shard by its address. */
 static lt_err ask_web(search *s) {
     if (strpbrk(s->pattern, "*?[") != NULL) {
         LT_FAIL(LT_ERR_ARG, "%s%s: a web server has no list of files: name one shard", s->folder,
@@ -152,7 +153,7 @@ static void divide(search *s, const lt_location *at, const char *text) {
     if (s->pattern[0] == '\0') {
         (void)snprintf(s->pattern, sizeof s->pattern, "*");
     }
-    if (at->at == LT_AT_HUB) { /* A repository is listed whole. */
+    if (at->at == LT_AT_HUB) { /* Only a whole repository can be listed. */
         const size_t before = n - strlen(at->path);
         s->skip = path > before ? path - before : 0;
         path = before > 0 && text[before - 1] == '/' ? before - 1 : before;
@@ -203,7 +204,7 @@ static void add_to_hash(XXH3_state_t *h, const found_shard *f) {
     }
 }
 
-/* The entry of one shard, whose index goes into `folder`. */
+/* Make the entry of one shard, whose index is stored in `folder`. */
 static lt_err make_entry(lt_shard_cache *c, lt_set_shard **out, const found_shard *f,
                          const char *folder, XXH3_state_t *h) {
     lt_err err = LT_OK;
@@ -281,7 +282,7 @@ lt_err lt_shard_cache_add(lt_shard_cache *c, char path[LT_PATH_BYTES], const cha
     char folder[LT_PATH_BYTES], set[LT_PATH_BYTES], key[LT_SET_KEY_BYTES];
     XXH3_state_t *h = XXH3_createState();
 
-    LT_ASSERT(!atomic_load(&c->reading)); /* The thread walks through the entries. */
+    LT_ASSERT(!atomic_load(&c->reading)); /* From then on, the thread reads the entries. */
     if (h == NULL || XXH3_128bits_reset(h) != XXH_OK) {
         LT_FAIL_DONE(LT_ERR_OOM, "a list of shards");
     }

@@ -1,4 +1,4 @@
-/* shard_set.h: which shards an address names, for shard_cache.h. */
+/* shard_set.h: finds the shards that an address names, for shard_cache.h. */
 #ifndef LT_PLATFORM_COPY_SHARD_SET_H
 #define LT_PLATFORM_COPY_SHARD_SET_H
 
@@ -10,18 +10,21 @@
 #define LT_SET_KEY_BYTES 33
 
 typedef struct {
-    lt_far_shard far;           /* First: the loader knows the shard by its address. */
+    /* It is the first member, because the loader identifies the shard by its address. */
+    lt_far_shard far;
     char key[LT_SET_KEY_BYTES]; /* Names its files in FOLDER/shards. */
     char *bin, *mask;           /* Addresses; mask NULL: it has none. */
     char *prefix;               /* Its index is prefix.idx. */
-    int64_t index, next, first; /* In entries: itself, the one after it, its source's first. */
-    atomic_llong at;            /* Of a first one: what was read last of the source; -1: nothing. */
-    atomic_bool checked;        /* This process has fetched its files, or compared their hash. */
-    atomic_llong touched_s;     /* When the date of KEY.use was set, by the monotonic clock. */
+    /* Indices in entries: this one, the one after it, the first of its source. */
+    int64_t index, next, first;
+    /* In the first one: the shard of the source that was last read; -1: none. */
+    atomic_llong at;
+    atomic_bool checked;    /* This process has fetched its files, or compared their hash. */
+    atomic_llong touched_s; /* When the date of KEY.use was set, by the monotonic clock. */
 } lt_set_shard;
 
 struct lt_shard_cache {
-    lt_shard_store store; /* First: what a loader has of the cache. */
+    lt_shard_store store; /* It is the first member: the interface to the loader. */
     char folder[LT_PATH_BYTES], shards[LT_PATH_BYTES], lock_path[LT_PATH_BYTES];
     int64_t budget_bytes;
     bool in_order;
@@ -31,9 +34,10 @@ struct lt_shard_cache {
     pthread_t thread;
     bool has_thread;
     atomic_bool stop;
-    atomic_llong last;    /* Shard that was read last. */
-    atomic_bool reading;  /* One has been read. */
-    pthread_mutex_t lock; /* Protects the following, and what the thread waits for. */
+    atomic_llong last;   /* The shard that was last read. */
+    atomic_bool reading; /* A shard has been read. */
+    /* Protects the following, and the conditions for which the thread waits. */
+    pthread_mutex_t lock;
     pthread_cond_t changed;
     int64_t n_waits;
     double wait_s;

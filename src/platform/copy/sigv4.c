@@ -54,8 +54,8 @@ static lt_err encode(char **out, const char *text, bool slash) {
 }
 
 typedef struct {
-    char *name, *value; /* Encoded. */
-    size_t at;          /* Equal names of headers keep their order. */
+    char *name, *value; /* Both are encoded. */
+    size_t at;          /* Its position: headers of the same name keep their order. */
 } item;
 
 static int compare_query(const void *a, const void *b) {
@@ -118,7 +118,7 @@ static lt_err normal(char **out, const char *path) {
         const size_t part = strcspn(p, "/");
         if (part == 2 && p[0] == '.' && p[1] == '.') {
             if (n > 1) {
-                n--; /* The slash behind the part to be removed. */
+                n--; /* Drop the slash after the part to be removed. */
                 while (text[n - 1] != '/') {
                     n--;
                 }
@@ -137,7 +137,7 @@ static lt_err normal(char **out, const char *path) {
     return LT_OK;
 }
 
-/* A header's value without blanks at its ends, and with one blank for every run of blanks. */
+/* Remove blanks from the ends of a header's value, and replace every run of blanks by one. */
 static void fold(char *text) {
     size_t n = 0;
     for (const char *p = text; *p != '\0'; p++) {

@@ -1,4 +1,4 @@
-/* sigv4.h: AWS Signature Version 4, by which S3 and every service that speaks its protocol verify
+/* sigv4.h: AWS Signature Version 4, with which S3, and every service with its protocol, verifies
  * who sent a request and that it was not changed.
  *
  *     canonical  = METHOD \n path \n query \n headers \n names of headers \n hash of the payload
@@ -48,15 +48,15 @@ typedef struct {
 
 typedef struct {
     char *canonical, *to_sign;
-    char *authorization; /* The header's value. It holds the access key, not the secret. */
+    char *authorization; /* The header's value. It contains the access key, not the secret. */
 } lt_sigv4;
 
 /* Free with lt_sigv4_free. LIMIT: more pairs than LT_SIGV4_MAX_PAIRS. */
 LT_MUST_USE lt_err lt_sigv4_sign(lt_sigv4 *out, const lt_sigv4_request *r, const lt_sigv4_key *key);
 void lt_sigv4_free(lt_sigv4 *s);
 
-/* Percent-encode all but letters, digits, '-', '.', '_' and '~' (RFC 3986); a slash stays if
- * `slash`. */
+/* Percent-encode all but letters, digits, '-', '.', '_' and '~' (RFC 3986); with `slash`, slashes
+ * are kept. */
 void lt_uri_encode(FILE *to, const char *text, bool slash);
 /* The encoded query, sorted: "a=1&b=2". Free with free(). */
 LT_MUST_USE lt_err lt_uri_query(char **out, const lt_pair *query, size_t n);

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "platform/copy/target.h"
 
-#define MOST_BYTES ((int64_t)1 << 50) /* No service holds a file of a pebibyte. */
+#define MOST_BYTES ((int64_t)1 << 50) /* No service stores a file of a pebibyte. */
 
 static lt_err check_size(const char *shown, int64_t size_bytes) {
     if (size_bytes < 0 || size_bytes > MOST_BYTES) {
@@ -126,7 +126,7 @@ static lt_err found_object(void *ctx, const char *key, int64_t size_bytes, doubl
         LT_FAIL(LT_ERR_FORMAT, "the list has '%.100s', which is not below it", key);
     }
     if (key[strlen(key) - 1] == '/' && size_bytes == 0) {
-        return LT_OK; /* How some programs mark a folder. */
+        return LT_OK; /* Some programs mark a folder in this way. */
     }
     (void)snprintf(shown, sizeof shown, "s3://%s/%s", at->place, key);
     return lt_items_add(l->out, key, key + n, shown, size_bytes, modified_s);
@@ -215,7 +215,7 @@ lt_err lt_copy_source_check(const lt_opened_item *o) {
 
 static lt_err open_file(const lt_item *item, lt_opened_item *o) {
     struct stat st;
-    o->fd = open(item->from, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* A pipe would wait. */
+    o->fd = open(item->from, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* Opening a pipe would wait. */
     if (o->fd < 0 || fstat(o->fd, &st) != 0) {
         LT_FAIL(errno == ENOENT ? LT_ERR_NOT_FOUND : LT_ERR_IO, "%s: %s", item->from,
                 strerror(errno));
@@ -229,7 +229,7 @@ static lt_err open_file(const lt_item *item, lt_opened_item *o) {
     return LT_OK;
 }
 
-/* What a web server says of a file, whose first byte was asked for. */
+/* Read a web server's headers for a file, of which the first byte is requested. */
 static lt_err open_web(lt_opened_item *o, lt_web *h) {
     const char *shown = o->item->shown;
     lt_web_reply reply;

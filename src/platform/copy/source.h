@@ -1,4 +1,4 @@
-/* source.h: where a copy reads: a list of files, and ranges of their bytes. */
+/* source.h: the source of a copy: a list of files, and ranges of their bytes. */
 #ifndef LT_PLATFORM_COPY_SOURCE_H
 #define LT_PLATFORM_COPY_SOURCE_H
 
@@ -9,13 +9,14 @@
 
 /* A file of a copy. */
 typedef struct {
-    char *from;  /* Path, key, web address, or name in the repository. */
-    char *name;  /* Below the folder or prefix; of a single file, its last part. */
+    char *from; /* Path, key, web address, or name in the repository. */
+    /* Its name below the folder or prefix; for a single file, the last part of its path. */
+    char *name;
     char *shown; /* For messages. */
     char *to;    /* Path or key of the target; set by the copy. */
     int64_t size_bytes;
     double modified_s; /* Unix time; 0: not known. */
-    lt_checksum check; /* If the list knows it. */
+    lt_checksum check; /* If the list has it. */
 } lt_item;
 
 #define LT_MOST_ITEMS ((size_t)4 << 20)
@@ -28,14 +29,14 @@ typedef struct {
 /* Strings are copied. */
 LT_MUST_USE lt_err lt_items_add(lt_items *l, const char *from, const char *name, const char *shown,
                                 int64_t size_bytes, double modified_s);
-/* Remove all items behind the first n. */
+/* Remove all items after the first n. */
 void lt_items_cut(lt_items *l, size_t n);
 void lt_items_free(lt_items *l);
 
 typedef struct {
     lt_location at;
-    lt_s3 *s3;   /* At S3; the copy's. */
-    lt_hub *hub; /* At the hub; the copy's. */
+    lt_s3 *s3;   /* For S3; owned by the copy. */
+    lt_hub *hub; /* For the hub; owned by the copy. */
 } lt_copy_source;
 
 /* A file that is open for reading, by several threads. */
@@ -46,16 +47,16 @@ typedef struct {
     double modified_s;
     lt_checksum check;
     char version[256]; /* Changes with the content: an ETag, a date. */
-    int fd;            /* At FILE; else -1. */
+    int fd;            /* For FILE; otherwise -1. */
     lt_s3_object object;
-    bool ranges;           /* At WEB: the server can send them. */
-    bool in_one;           /* At WEB: all bytes must come in one answer. */
-    lt_hub_file *hub_file; /* At HUB and WEB: where redirections lead. */
+    bool ranges;           /* For WEB: the server can send ranges. */
+    bool in_one;           /* For WEB: all bytes must come in one answer. */
+    lt_hub_file *hub_file; /* For HUB and WEB: where redirections lead. */
 } lt_opened_item;
 
 /* List the files. NOT_FOUND: there is none. */
 LT_MUST_USE lt_err lt_copy_source_list(lt_copy_source *s, lt_web *h, lt_items *out);
-/* Learn its size, version and check. */
+/* Open a file: find its size, version and checksum. */
 LT_MUST_USE lt_err lt_copy_source_open(const lt_copy_source *s, lt_web *h, const lt_item *item,
                                        lt_opened_item *out);
 LT_MUST_USE lt_err lt_copy_source_read(const lt_opened_item *o, lt_web *h, int64_t at, int64_t n,
@@ -63,7 +64,8 @@ LT_MUST_USE lt_err lt_copy_source_read(const lt_opened_item *o, lt_web *h, int64
 /* Call it if the content's checksum differs from o->check. *fits: o->check applies, so the content
  * is wrong. It does not apply if the object's parts turn out to have different sizes. */
 LT_MUST_USE lt_err lt_copy_source_doubt(const lt_opened_item *o, lt_web *h, bool *fits);
-/* STATE: a local file has changed since it was opened. (Services are asked for one version.) */
+/* STATE: a local file has changed since it was opened. (Requests to services name one
+ * version.) */
 LT_MUST_USE lt_err lt_copy_source_check(const lt_opened_item *o);
 void lt_copy_source_close(lt_opened_item *o);
 

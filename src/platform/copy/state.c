@@ -19,12 +19,12 @@
 #include "base/error.h"
 #include "base/file.h"
 
-#define WAIT_NS 50000000L /* Between two looks at a lock. */
+#define WAIT_NS 50000000L /* Interval between two attempts to get a lock. */
 #define HEAD    "lateen-copy 1\nkey "
 
 struct lt_state {
     int fd;
-    pthread_mutex_t lock; /* Lines of several threads stay whole. */
+    pthread_mutex_t lock; /* It keeps lines of several threads apart. */
     char path[LT_PATH_BYTES], key[LT_STATE_KEY_BYTES];
 };
 
@@ -106,7 +106,7 @@ lt_err lt_state_begin(lt_state *s) {
     return write_text(s, text);
 }
 
-/* The file, locked, and still the one of that name. */
+/* Open and lock the file, which must still have that name afterwards. */
 static lt_err open_locked(lt_state *s, const atomic_bool *wait) {
     for (;;) {
         struct stat own, named;
@@ -175,7 +175,8 @@ lt_err lt_state_add_upload(lt_state *s, const char *id) {
     char line[LT_STATE_UPLOAD_BYTES + 16];
     (void)snprintf(line, sizeof line, "upload %s\n", id);
     LT_TRY(write_text(s, line));
-    if (fsync(s->fd) != 0) { /* Without it, the parts at the service would be orphans. */
+    /* Without the upload's ID, its parts at the service could not be found again. */
+    if (fsync(s->fd) != 0) {
         LT_FAIL(LT_ERR_IO, "sync of %s: %s", s->path, strerror(errno));
     }
     return LT_OK;

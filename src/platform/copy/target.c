@@ -21,20 +21,20 @@ struct lt_landing {
     const lt_target *target;
     const lt_opened_item *opened;
     int64_t part_bytes, n_parts;
-    lt_state *state;      /* Also the lock; NULL: to S3 in one piece. */
-    lt_state_part *known; /* To a file, (n_parts): what the state says. */
+    lt_state *state;      /* It is also the lock; NULL: to S3 in one piece. */
+    lt_state_part *known; /* To a file, (n_parts): the parts in the state. */
     int fd;               /* To a file. */
     bool ended;
     char data_path[LT_PATH_BYTES];
     char upload[LT_S3_UPLOAD_BYTES]; /* To S3, in parts. */
-    lt_s3_part *parts;               /* To S3, (n_parts): what the service holds. */
+    lt_s3_part *parts;               /* To S3, (n_parts): the parts at the service. */
 };
 
 static bool same_second(double a, double b) {
     return a > 0.0 && fabs(a - b) < 1.0;
 }
 
-/* Does a local file have this checksum? */
+/* Find out whether a local file has this checksum. */
 static lt_err has_check(const char *path, const lt_checksum *check, int64_t size_bytes,
                         bool *same) {
     enum { PIECE = 1 << 20 };
@@ -83,7 +83,7 @@ lt_err lt_target_has(const lt_target *t, lt_web *h, const lt_opened_item *o, boo
             LT_TRY(has_check(to, &o->check, o->size_bytes, same));
         }
     }
-    /* A copy that was killed between its renaming and its end. */
+    /* A copy that was killed between the rename and its end has left its state. */
     if (*same && snprintf(state, sizeof state, "%s%s", to, LT_TARGET_STATE) < (int)sizeof state) {
         lt_state_forget(state);
     }
@@ -181,7 +181,7 @@ static lt_err open_s3(lt_landing *l, lt_web *h, const char *key) {
             return err;
         }
         memset(l->parts, 0, (size_t)l->n_parts * sizeof *l->parts);
-        LT_TRY(lt_state_begin(l->state)); /* The service has forgotten it. */
+        LT_TRY(lt_state_begin(l->state)); /* The service no longer has the upload. */
     }
     l->upload[0] = '\0';
     LT_TRY(lt_s3_upload_begin(t->s3, h, t->at.place, to, l->opened->modified_s, l->upload));
@@ -204,7 +204,7 @@ lt_err lt_landing_open(lt_landing **out, const lt_target *t, lt_web *h, const lt
     *out = l;
     return LT_OK;
 done:
-    /* What an earlier copy has left stays, unless there is no room for the file. */
+    /* Keep what an earlier copy has left, unless there is no room for the file. */
     lt_landing_close(l, h, err != LT_ERR_IO || l->fd < 0);
     return err;
 }
@@ -232,7 +232,7 @@ lt_err lt_landing_recall(lt_landing *l, int64_t part, unsigned char *data, size_
             continue;
         }
         if (n <= 0) {
-            return LT_OK; /* It is copied again. */
+            return LT_OK; /* The part is copied again. */
         }
         got += (size_t)n;
     }
@@ -308,7 +308,7 @@ void lt_landing_close(lt_landing *l, lt_web *h, bool keep) {
     if (l == NULL) {
         return;
     }
-    /* A single part, and an upload that never began, leave nothing to go on from. */
+    /* A single part, and an upload that never began, leave nothing to resume. */
     keep = keep && !l->ended && l->n_parts > 1 &&
            (l->target->at.at != LT_AT_S3 || l->upload[0] != '\0');
     if (!l->ended && !keep) {

@@ -1,5 +1,5 @@
-/* web.c: see web.h. One easy handle a connection, always HTTP/1.1: a copy is limited by bytes,
- * not by requests, and each connection then has its own flow control.
+/* web.c: see web.h. There is one easy handle per connection, always with HTTP/1.1: a copy is
+ * limited by bytes, not by requests, and each connection then has its own flow control.
  *
  * The rate is limited by a virtual clock that all connections advance: a piece of n bytes advances
  * free_at_s by n / rate, and its connection sleeps until then, inside libcurl's callback. */
@@ -23,17 +23,17 @@
 
 #define BUFFER_BYTES    (512L << 10)
 #define LONGEST_WAIT_S  20.0
-#define NAME_TRIES      3     /* Of a name that cannot be resolved, */
-#define LONG_LOOKUP_S   2.0   /* unless the resolver itself has tried again for this long. */
+#define NAME_TRIES      3     /* Tries for a name that cannot be resolved, */
+#define LONG_LOOKUP_S   2.0   /* unless the resolver itself has retried for this long. */
 #define LONGEST_ASKED_S 300.0 /* A server's Retry-After beyond it is not followed. */
-#define SLEEP_S         0.05  /* How long `stop` may go unseen. */
+#define SLEEP_S         0.05  /* How long `stop` may remain unnoticed. */
 #define MOST_REDIRECTS  10L
 
 struct lt_web {
     lt_web_shared *shared;
     CURL *curl;
     char error[CURL_ERROR_SIZE];
-    /* State of the request on its way: */
+    /* State of the current request: */
     const lt_web_request *request;
     lt_web_reply *reply;
     size_t sent, header_bytes, room;
@@ -41,7 +41,7 @@ struct lt_web {
 };
 
 /* libcurl is opened when the first copy needs it, because it loads some thirty other libraries,
- * which other verbs should neither wait for nor need. */
+ * for which other verbs should not wait, and which they should not need. */
 #define CURL_MAP(X)                                                                                \
     X(global_init)                                                                                 \
     X(easy_init)                                                                                   \
@@ -162,7 +162,7 @@ static size_t on_header(char *data, size_t one, size_t n, void *ctx) {
     lt_web *h = ctx;
     lt_web_reply *r = h->reply;
     (void)one;
-    /* Headers of the reply behind a redirection begin. */
+    /* The headers of the reply after a redirection begin. */
     if (n >= 5 && memcmp(data, "HTTP/", 5) == 0) {
         h->header_bytes = 0;
     }
@@ -241,7 +241,7 @@ static int on_seek(void *ctx, curl_off_t offset, int origin) {
     return CURL_SEEKFUNC_OK;
 }
 
-/* A file of certificates that the user trusts besides the system's. */
+/* A file of certificates that the user trusts in addition to the system's. */
 static const char *trusted(void) {
     static const char *const variables[] = {"AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"};
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
@@ -344,7 +344,7 @@ done:
     return err;
 }
 
-/* Without the signal that a write to a closed connection raises in OpenSSL. */
+/* Perform a request, without the signal that a write to a closed connection raises in OpenSSL. */
 static CURLcode perform(CURL *handle) {
     const struct timespec now = {0};
     sigset_t pipe, before;
@@ -402,7 +402,7 @@ lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
         (void)snprintf(reply->failure, sizeof reply->failure, "%s",
                        h->error[0] != '\0' ? h->error : curl.easy_strerror(code));
     }
-    if (code != CURLE_OK || status / 100 != 2) { /* What was sent must be sent again. */
+    if (code != CURLE_OK || status / 100 != 2) { /* The sent bytes must be sent again. */
         count(h, false, -(int64_t)h->sent);
     }
     if (atomic_load(&h->shared->stop)) {
@@ -446,7 +446,7 @@ bool lt_web_header(const lt_web_reply *reply, const char *name, char *out, size_
 }
 
 void lt_retry_begin(lt_retry *t) {
-    static atomic_ullong n; /* Streams of different requests differ. */
+    static atomic_ullong n; /* Different requests have different random streams. */
     *t = (lt_retry){.rng = {.seed = lt_clock_ns() ^ (uint64_t)getpid() << 32,
                             .stream = atomic_fetch_add(&n, 1)}};
 }

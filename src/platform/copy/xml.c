@@ -21,7 +21,7 @@ static bool at(const lt_xml *x, const char *word) {
     return (size_t)(x->end - x->at) >= n && memcmp(x->at, word, n) == 0;
 }
 
-/* Pass over everything up to and including `word`. */
+/* Skip everything up to and including `word`. */
 static lt_err skip_past(lt_xml *x, const char *word) {
     const size_t n = strlen(word);
     const char *found = memmem(x->at, (size_t)(x->end - x->at), word, n);
@@ -32,7 +32,8 @@ static lt_err skip_past(lt_xml *x, const char *word) {
     return LT_OK;
 }
 
-/* "&amp;" or "&#13;" at x->at: its bytes, and past it. 0: none that XML defines. */
+/* Decode an entity such as "&amp;" or "&#13;" at x->at, and step past it. Returns its bytes; 0:
+ * XML defines no such entity. */
 static size_t entity(lt_xml *x, char out[4]) {
     static const struct {
         const char *text;
@@ -59,7 +60,7 @@ static size_t entity(lt_xml *x, char out[4]) {
     (void)snprintf(digits, sizeof digits, "%.*s", (int)(end - x->at) - (sixteen ? 3 : 2),
                    x->at + (sixteen ? 3 : 2));
     c = strtoul(digits, NULL, sixteen ? 16 : 10);
-    /* strtoul would also take blanks, signs and a second "0x". */
+    /* strtoul would also accept blanks, signs and a second "0x". */
     if (digits[strspn(digits, sixteen ? "0123456789abcdefABCDEF" : "0123456789")] != '\0' ||
         c == 0 || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) {
         return 0;
@@ -95,7 +96,7 @@ static lt_err read_text(lt_xml *x) {
     return LT_OK;
 }
 
-/* The name at x->at, without its prefix, into x->name. */
+/* Read the name at x->at, without its prefix, into x->name. */
 static lt_err read_name(lt_xml *x) {
     const char *begin = x->at, *name = begin;
     size_t n;
@@ -112,7 +113,7 @@ static lt_err read_name(lt_xml *x) {
     return LT_OK;
 }
 
-/* Attributes up to '>': a quoted value may contain one. */
+/* Skip attributes up to '>', which may also occur in a quoted value. */
 static lt_err skip_attributes(lt_xml *x) {
     char quote = '\0';
     for (; x->at < x->end; x->at++) {

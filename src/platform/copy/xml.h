@@ -8,7 +8,8 @@
 
 #include "lateen/base.h"
 
-#define LT_XML_TEXT_BYTES 8192 /* A key has 1,024 bytes, three times as many encoded. */
+/* A key has at most 1,024 bytes, and three times as many when encoded. */
+#define LT_XML_TEXT_BYTES 8192
 #define LT_XML_NAME_BYTES 64
 #define LT_XML_DEPTH      16
 
@@ -18,10 +19,10 @@ typedef struct {
     const char *text, *end, *at;
     char names[LT_XML_DEPTH][LT_XML_NAME_BYTES]; /* The elements that are open. */
     int depth;
-    int close_next; /* "<name/>": its end is still to be reported. */
-    /* What was read last: */
+    int close_next; /* After "<name/>": the end of the element must still be reported. */
+    /* The last thing read: */
     char name[LT_XML_NAME_BYTES];
-    char value[LT_XML_TEXT_BYTES]; /* CLOSE: the text since the tag before, decoded. */
+    char value[LT_XML_TEXT_BYTES]; /* CLOSE: the decoded text since the previous tag. */
 } lt_xml;
 
 void lt_xml_begin(lt_xml *x, const char *text, size_t bytes);

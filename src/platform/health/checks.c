@@ -43,7 +43,7 @@ const char *lt_health_result_text(lt_health_result r) {
 
 static const char separators[] = " \t,[]";
 
-/* One word of a row: a number, or "off". */
+/* Read one word of a row: a number, or "off". */
 static lt_err read_level(double *out, const char *word, const char *name, const char *origin) {
     char *end = NULL;
     *out = NAN;
@@ -61,7 +61,7 @@ static lt_err read_level(double *out, const char *word, const char *name, const 
 static lt_err check_order(const double *level, const lt_check_row *row, const char *origin) {
     double before = NAN;
     for (int r = LT_HEALTH_WARN; r < LT_HEALTH_RESULT_COUNT; r++) {
-        /* NAN: neither. */
+        /* NAN compares false. */
         const bool swapped = row->side == LT_SIDE_ABOVE ? level[r] < before : level[r] > before;
         if (swapped) {
             LT_FAIL(LT_ERR_ARG, "%s: %s: %s at %g is milder than the level before it, %g", origin,

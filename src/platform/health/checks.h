@@ -5,11 +5,11 @@
  *     gpu.temperature_c: [80, 90, off]
  *     ib.gbps: [400, 200, off]
  *
- * and a key that is not in the table is refused. Sources of the default levels: XIDs by NVIDIA's
- * catalogue (docs.nvidia.com/deploy/xid-errors): which ask for a reset or a replacement; rates of
- * PCIe replays and NVLink errors in the order of DCGM's health watches (8 replays a minute); PCIe
- * below 4 GB/s as in IBM's Autopilot. Lower limits of speeds are off or very low, because normal
- * speeds depend on the fleet: measure them and set the limits. */
+ * and a key that is not in the table is refused. Sources of the default levels: for XIDs,
+ * NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors), which says what requires a reset or a
+ * replacement; rates of PCIe replays and NVLink errors are of the order of DCGM's health watches
+ * (8 replays a minute); PCIe below 4 GB/s is from IBM's Autopilot. Lower limits of speeds are off
+ * or very low, because normal speeds depend on the fleet: measure them and set the limits. */
 #ifndef LT_PLATFORM_HEALTH_CHECKS_H
 #define LT_PLATFORM_HEALTH_CHECKS_H
 
@@ -59,9 +59,9 @@
     X(GPU_POWER_BRAKE, "gpu.power_brake", "", ABOVE, VALUE, "off, 1, off",                         \
       "the power supply of the machine lowers clocks")                                             \
     X(GPU_CLOCK, "gpu.clock_share", "", BELOW, VALUE, "0.5, 0.3, off",                             \
-      "clock of a busy GPU by its highest")                                                        \
+      "clock of a busy GPU as a share of its highest")                                             \
     X(GPU_WIDTH, "gpu.pcie_width_share", "", BELOW, VALUE, "1, 0.5, off",                          \
-      "PCIe lanes in use by those that GPU and slot have")                                         \
+      "share of the PCIe lanes of GPU and slot that is in use")                                    \
     X(GPU_REPLAYS, "gpu.pcie_replays_per_h", "1/h", ABOVE, COUNT, "60, 480, off",                  \
       "PCIe packets that were sent again")                                                         \
     X(GPU_NVLINKS_DOWN, "gpu.nvlinks_down", "links", ABOVE, VALUE, "off, 1, off",                  \
@@ -85,19 +85,19 @@
     X(FS_STALLED, "fs.stalled", "", ABOVE, VALUE, "off, 1, off",                                   \
       "the file system does not answer in time")                                                   \
     X(FS_READ_ONLY, "fs.read_only", "", ABOVE, VALUE, "off, 1, off", "mounted read-only")          \
-    X(FS_FREE, "fs.free_share", "", BELOW, VALUE, "0.1, 0.02, off", "free space by all space")     \
+    X(FS_FREE, "fs.free_share", "", BELOW, VALUE, "0.1, 0.02, off", "share of space that is free") \
     X(FS_INODES, "fs.inodes_free_share", "", BELOW, VALUE, "0.1, 0.02, off",                       \
-      "files that still fit by all files that fit")                                                \
+      "share of inodes that is free")                                                              \
     X(DISK_ERRORS, "disk.errors", "", ABOVE, VALUE, "1, 10, off",                                  \
       "input and output errors that the kernel reported")                                          \
     X(MEM_AVAILABLE, "mem.available_share", "", BELOW, VALUE, "0.05, 0.01, off",                   \
-      "available memory by all memory")                                                            \
+      "share of memory that is available")                                                         \
     X(MEM_UNCORRECTED, "mem.uncorrected", "", ABOVE, VALUE, "off, 1, off",                         \
       "uncorrected errors of the memory since boot (EDAC)")                                        \
     X(MEM_CORRECTED, "mem.corrected_per_h", "1/h", ABOVE, COUNT, "10, 1000, off",                  \
       "corrected errors of the memory (EDAC)")                                                     \
     X(MEM_OOM, "mem.oom_kills_per_h", "1/h", ABOVE, COUNT, "1, off, off",                          \
-      "processes killed for want of memory")                                                       \
+      "processes killed because memory was exhausted")                                             \
     X(CPU_OFFLINE, "cpu.offline", "cores", ABOVE, VALUE, "1, off, off",                            \
       "hardware threads that are present but not in use")                                          \
     X(CPU_CHECKS, "cpu.machine_checks", "", ABOVE, VALUE, "1, 10, off",                            \
@@ -109,7 +109,7 @@
     X(TIME_ERROR, "time.error_s", "s", ABOVE, VALUE, "0.5, 10, off",                               \
       "largest error of a clock that follows another")                                             \
     X(LOAD, "load.per_core", "", ABOVE, VALUE, "4, 20, off",                                       \
-      "load of the last 5 minutes by hardware threads")                                            \
+      "load of the last 5 minutes per hardware thread")                                            \
     X(LOAD_BLOCKED, "load.blocked", "processes", ABOVE, VALUE, "50, off, off",                     \
       "processes that wait for a device")                                                          \
     X(LEMON_EXCLUSIONS, "lemon.exclusions", "", ABOVE, VALUE, "3, off, off",                       \
@@ -123,7 +123,7 @@
     X(LEMON_SINGLE, "lemon.single_node_failures", "", ABOVE, VALUE, "2, off, off",                 \
       "28 days: jobs on this node alone that failed because of it")                                \
     X(LEMON_SHARE, "lemon.single_node_failure_share", "", ABOVE, VALUE, "0.1, off, off",           \
-      "28 days: those by all jobs on this node alone")                                             \
+      "28 days: share of jobs on this node alone that failed because of it")                       \
     X(LEMON_SCORE, "lemon.score", "signals", ABOVE, VALUE, "1, 3, off",                            \
       "how many of the seven signals above are at their level of warn")                            \
     X(CPU_PRODUCTS, "cpu.product_errors", "", ABOVE, VALUE, "off, off, 1",                         \
@@ -170,14 +170,14 @@ typedef struct {
 } lt_check_row;
 extern const lt_check_row lt_check_rows[LT_CHECK_COUNT];
 
-/* The levels in effect. level[check][result]: NAN: off; result OK is not used. */
+/* The levels in effect. level[check][result] is NAN if off; the entry of OK is not used. */
 typedef struct {
     char text[LT_CHECK_COUNT][LT_OPTION_STR_BYTES];
     double level[LT_CHECK_COUNT][LT_HEALTH_RESULT_COUNT];
 } lt_check_levels;
 
-/* The table's levels, then those of the file, unless path is "". FORMAT or ARG names file and key:
- * an unknown key, a level that is not a number, levels in the wrong order. */
+/* Load the table's levels, then those of the file, unless path is "". FORMAT or ARG names file
+ * and key: an unknown key, a level that is not a number, levels in the wrong order. */
 LT_MUST_USE lt_err lt_check_levels_load(lt_check_levels *l, const char *path);
 void lt_check_levels_print(const lt_check_levels *l, FILE *to);
 

@@ -6,7 +6,7 @@
 
 #define LABEL_BYTES 256
 
-/* Object: of the finding, escaped. */
+/* Write a finding, with its object escaped. */
 static void write_finding(lt_expo *e, const lt_health_finding *x, const char *node, double value) {
     char object[LABEL_BYTES];
     lt_expo_value(e, value, "node=\"%s\",check=\"%s\",object=\"%s\"", node, x->check,

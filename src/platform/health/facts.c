@@ -7,7 +7,7 @@
 
 #define GROWS_BY 64
 
-/* Room for one more in an array of n items; false: no memory. */
+/* Make room for one more in an array of n items; false: out of memory. */
 static bool grow(lt_facts *f, void **items, int n, size_t item_bytes) {
     void *larger;
     if (n % GROWS_BY != 0) {

@@ -1,4 +1,5 @@
-/* facts.h: what one check reads: values of objects, and what could not be read. */
+/* facts.h: the results of reading for one check: values of objects, and what could not be
+ * read. */
 #ifndef LT_PLATFORM_HEALTH_FACTS_H
 #define LT_PLATFORM_HEALTH_FACTS_H
 
@@ -15,20 +16,20 @@ typedef struct {
     lt_fact *facts;
     lt_health_skip *skips;
     int n, n_skips;
-    bool out_of_memory; /* Asked once, at the end. */
+    bool out_of_memory; /* Tested once, at the end. */
     /* For the history and for metrics. */
     lt_gpu_reading gpus[LT_HEALTH_GPUS];
     int n_gpus;
     char boot[64];   /* The kernel's name of this boot. */
     double uptime_s; /* NAN: unknown. */
-    /* Kernel messages count from this uptime on; those that the history does not know yet, from
-     * this one on. */
+    /* Kernel messages count from the uptime log_from_s on; those that the history does not yet
+     * have, from new_from_s on. */
     double log_from_s, new_from_s;
     int n_xids_new;
 } lt_facts;
 
 void lt_facts_clear(lt_facts *f); /* Frees them; accepts a zeroed struct. */
-/* An unknown value, NAN, is not added. object "": the node. */
+/* Add a value of an object ("": the node); an unknown value, NAN, is not added. */
 void lt_facts_add(lt_facts *f, lt_health_check_id check, const char *object, double value);
 /* Add 1 to the value of this check and object, from 0 on. */
 void lt_facts_count(lt_facts *f, lt_health_check_id check, const char *object);
@@ -42,14 +43,14 @@ typedef struct {
 } lt_facts_plan;
 
 /* gpu.c, log.c, links.c, host.c: tier 1. boot comes first: it sets boot and uptime_s. gpus comes
- * before the log, whose messages name GPUs by their place on the bus. */
+ * before the log, whose messages name GPUs by their address on the bus. */
 void lt_facts_of_boot(lt_facts *f, const lt_facts_plan *p);
 void lt_facts_of_gpus(lt_facts *f, const lt_facts_plan *p);
 void lt_facts_of_log(lt_facts *f, const lt_facts_plan *p);
 void lt_facts_of_links(lt_facts *f, const lt_facts_plan *p);
 void lt_facts_of_host(lt_facts *f, const lt_facts_plan *p);
 
-/* Tiers 2 and 3, work.c, work_gpu.c: burn_s 0 is tier 2. */
+/* work.c, work_gpu.c: tiers 2 and 3; burn_s is 0 for tier 2. */
 typedef struct {
     double burn_s, memory_share;
 } lt_work_plan;

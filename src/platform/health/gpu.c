@@ -1,4 +1,4 @@
-/* gpu.c: tier 1 of GPUs: what their readings say. */
+/* gpu.c: tier 1 for GPUs: facts from their readings. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@
 #define CLASS_VGA     0x0300
 #define CLASS_3D      0x0302
 
-/* A hexadecimal number of sysfs, "0x10de"; -1: unreadable. */
+/* Read a hexadecimal number of sysfs, such as "0x10de"; -1: unreadable. */
 static long bus_number(const lt_machine_source *s, const char *device, const char *what) {
     char text[32];
     return lt_machine_text(s, text, sizeof text, "/sys/bus/pci/devices/%s/%s", device, what)
@@ -46,7 +46,7 @@ static double has_bits(double mask, unsigned bits) {
 }
 
 static void add_gpu(lt_facts *f, const lt_gpu_reading *g) {
-    /* Errors of all kinds; a kind that the GPU does not count adds nothing. */
+    /* Errors of all kinds; a kind that the GPU does not report adds nothing. */
     const double errors[] = {g->nvlink_replays, g->nvlink_recoveries, g->nvlink_crc_flits,
                              g->nvlink_crc_data};
     double link_errors = NAN;

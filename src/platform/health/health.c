@@ -1,5 +1,5 @@
-/* health.c: one check: read facts, judge them by the table and the history, write the history. See
- * lateen/health.h. */
+/* health.c: one check: reads facts, judges them by the table and the history, and writes the
+ * history. See lateen/health.h. */
 #include "lateen/health.h"
 
 #include <math.h>
@@ -31,7 +31,8 @@ struct lt_health {
     lt_health_finding *findings;
     int n_findings;
     lt_health_result result;
-    double seconds, time; /* How long the last check took; when it was, seconds since 1970. */
+    /* How long the last check took; when it began, in seconds since 1970. */
+    double seconds, time;
 };
 
 /* ---- Opening ---- */

@@ -48,9 +48,9 @@ static const note_row notes[] = {LT_HEALTH_NOTE_MAP(NOTE_ROW)};
 
 typedef struct {
     lt_history *h;
-    bool was_out; /* The check before said drain or evict. */
+    bool was_out; /* The result of the previous check was drain or evict. */
     double single_jobs;
-    int64_t line, n_read; /* The line that is read, from 1; how many could be read before it. */
+    int64_t line, n_read; /* The current line, from 1; how many could be read before it. */
 } reader;
 
 static double number_of(const json_t *line, const char *key) {
@@ -90,7 +90,7 @@ static void count_check(reader *r, json_t *line, bool counts) {
 static void count_line(reader *r, const char *text, size_t bytes) {
     json_t *line = json_loadb(text, bytes, 0, NULL);
     const double age_s = r->h->time - number_of(line, "time");
-    /* What a clock that was ahead has written counts as little as what is old. */
+    /* Lines from the future, written when the clock was ahead, count as little as old ones. */
     const bool counts = fabs(age_s) <= LT_HISTORY_DAYS * DAY_S,
                is_check = is(line, "kind", "check");
     const note_row *note = is(line, "kind", "note") ? note_of(line) : NULL;
@@ -130,9 +130,10 @@ static lt_err read_lines(lt_history *h, const char *path) {
     }
     h->is_cut = bytes > 0 && text[bytes - 1] != '\n';
     free(text);
-    if (r.n_read == 0 && h->n_unread > h->is_cut) { /* Writing would drop all of its lines. */
+    /* Writing it again would drop all of its lines. */
+    if (r.n_read == 0 && h->n_unread > h->is_cut) {
         LT_FAIL(LT_ERR_FORMAT,
-                "%s: no line of it is one of a history of lateen health; line %lld is "
+                "%s: none of its lines is from a history of lateen health; line %lld is "
                 "the first that is not",
                 path, (long long)h->first_unread);
     }
@@ -171,7 +172,7 @@ double lt_history_rate(const lt_history *h, const lt_facts *f, const lt_fact *fa
     if (last_s > 0.0) {
         before = number_of(counters, key);
     }
-    if (before > fact->value) { /* The device was reset. */
+    if (before > fact->value) { /* The counter began again, because the device was reset. */
         before = 0.0;
     }
     return (fact->value - before) / fmax(span_s, RATE_LEAST_S) * 3600.0;
@@ -220,7 +221,7 @@ lt_err lt_history_append(lt_history *h, const char *path, json_t *line) {
     if (text == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: a line", path);
     }
-    if (h->has_old) { /* With a line that was cut. */
+    if (h->has_old) { /* This also drops a line that was cut. */
         LT_TRY_DONE(drop_old(h, path));
         h->is_cut = false;
     }

@@ -17,7 +17,7 @@ void lt_facts_of_boot(lt_facts *f, const lt_facts_plan *p) {
 
 /* ---- File systems ---- */
 
-/* Blanks of a path are written as \040 there, and backslashes as \134 (proc(5)). */
+/* In /proc/mounts, blanks of a path are written as \040, and backslashes as \134 (proc(5)). */
 static const char *unescape(char *path) {
     char *to = path;
     for (const char *at = path; *at != '\0';) {
@@ -32,7 +32,7 @@ static const char *unescape(char *path) {
     return path;
 }
 
-/* Find it in the list of mounts, "DEVICE POINT TYPE OPTIONS ..."; the last entry counts. */
+/* Find a mount point in the list "DEVICE POINT TYPE OPTIONS ..."; the last entry counts. */
 static bool find_mount(const char *mounts, const char *point, bool *read_only) {
     char where[LT_PATH_BYTES];
     char options[1024];
@@ -77,7 +77,7 @@ static void add_mount(lt_facts *f, const lt_facts_plan *p, const char *mounts, c
 }
 
 static void add_mounts(lt_facts *f, const lt_facts_plan *p) {
-    /* The check takes those of them that are mounted. */
+    /* Those of them that are mounted are checked. */
     static const char usual[] = "/,/tmp,/dev/shm,/var";
     const bool needed = p->mounts[0] != '\0';
     char list[LT_PATH_BYTES], *rest = list, *point;
@@ -139,7 +139,7 @@ static void add_memory(lt_facts *f, const lt_machine_source *s, char *text) {
 
 /* ---- Processors, load, time ---- */
 
-/* How many numbers a list like "0-3,8" names; NAN: it is none. */
+/* The number of entries of a list such as "0-3,8"; NAN: it is not a list. */
 static double count_list(const char *text) {
     double n = 0.0;
     for (const char *p = text; *p != '\0';) {
@@ -168,7 +168,7 @@ static double count_cpus(const lt_machine_source *s, char *text, const char *whi
                : NAN;
 }
 
-/* Threads of a package count the same events, so the largest counter is taken, not the sum. */
+/* All threads of a package count the same events, so the largest counter is used, not the sum. */
 static double most_throttles(const lt_machine_source *s, double n_cpus) {
     double most = NAN, value;
     for (int cpu = 0; cpu < (int)n_cpus; cpu++) {

@@ -17,7 +17,7 @@
 
 #define LT_KNOWN_PERIOD 256
 #define LT_KNOWN_K      512
-#define LT_KNOWN_ROUNDS 64 /* Largest: 4 * 512 * 64 = 2^17. */
+#define LT_KNOWN_ROUNDS 64 /* The largest sum is 4 * 512 * 64 = 2^17. */
 /* SHA-256 of the first tile of the product, (256, 256) in fp32, little-endian. */
 #define LT_KNOWN_SHA256 "0036f56220007e06b7fdcaf7c356acbed261d86f35f967d42b822366def68ec7"
 

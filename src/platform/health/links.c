@@ -1,5 +1,5 @@
-/* links.c: network interfaces and InfiniBand ports, from /sys. An interface counts if it belongs to
- * a device and is switched on: one that nobody has configured needs no link. */
+/* links.c: network interfaces and InfiniBand ports, from /sys. An interface is checked if it
+ * belongs to a device and is switched on, because one that is not configured needs no link. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ static double number_or_nan(const lt_machine_source *s, const char *folder, cons
     return lt_machine_number(s, &value, "%s/%s", folder, name) ? value : NAN;
 }
 
-/* The sum of those counters that there are; NAN: there is none. */
+/* The sum of those counters that exist; NAN: there is none. */
 static double sum_of(const lt_machine_source *s, const char *folder, const char *const *names) {
     double sum = NAN;
     for (; *names != NULL; names++) {

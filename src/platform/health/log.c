@@ -5,8 +5,8 @@
  *
  *     NVRM: Xid (PCI:0000:18:00): 79, pid=1234, GPU has fallen off the bus.
  *
- * Only records of the last log_window_s seconds count, because an error from which the GPU was
- * reset stays in the log. */
+ * Only records of the last log_window_s seconds count, because an error remains in the log after
+ * the GPU was reset. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 #define RECORD_BYTES 8192
 #define RECORDS_MOST 1000000
 
-/* "0000:18:00" of a message and "00000000:18:00.0" of NVML name the same place. */
+/* Whether "0000:18:00" of a message and "00000000:18:00.0" of NVML are the same address. */
 static bool same_place(const char *message, const char *pci) {
     unsigned domain[2], bus[2], device[2];
     return sscanf(message, "%x:%x:%x", &domain[0], &bus[0], &device[0]) == 3 &&
@@ -26,7 +26,7 @@ static bool same_place(const char *message, const char *pci) {
            domain[0] == domain[1] && bus[0] == bus[1] && device[0] == device[1];
 }
 
-/* text follows "NVRM: Xid (PCI:". */
+/* Count an XID; text is the part after "NVRM: Xid (PCI:". */
 static void count_xid(lt_facts *f, const char *text, double at_s) {
     const char *close = strstr(text, "): ");
     char object[64];
@@ -61,7 +61,7 @@ static void count_machine_check(lt_facts *f, const char *text, double at_s) {
 }
 
 static const struct {
-    const char *begins; /* Somewhere in the record; what follows it is given to count. */
+    const char *begins; /* A text anywhere in the record; the text after it is passed to count. */
     void (*count)(lt_facts *f, const char *text, double at_s);
 } kinds[] = {{"NVRM: Xid (PCI:", count_xid},
              {"I/O error, dev ", count_disk},
@@ -115,13 +115,15 @@ void lt_facts_of_log(lt_facts *f, const lt_facts_plan *p) {
     for (int record = 0; record < RECORDS_MOST; record++) {
         const ssize_t n = read(fd, data + kept, sizeof data - kept);
         if (n < 0 && errno == EPIPE) {
-            continue; /* The kernel has overwritten the record; the next read goes on behind it. */
+            /* The kernel has overwritten the record; the next read continues after it. */
+            continue;
         }
         if (n <= 0) {
             break;
         }
         kept = count_lines(f, data, kept + (size_t)n);
-        kept = kept < RECORD_BYTES ? kept : 0; /* No record of the table is that long. */
+        /* No record that the table matches is that long. */
+        kept = kept < RECORD_BYTES ? kept : 0;
     }
     close(fd);
 }

@@ -1,6 +1,6 @@
-/* machine.c: reading this machine; see machine.h. File systems are queried by a child process: if a
- * server does not answer, the querying process hangs, for hours and in spite of SIGKILL, but a
- * check must still end in time. The child is then left behind. */
+/* machine.c: reads this machine; see machine.h. File systems are queried by a child process: if a
+ * server does not answer, the querying process may hang for hours, even after SIGKILL, but a
+ * check must end in time. The child is then left behind. */
 #include "platform/health/machine.h"
 
 #include <errno.h>
@@ -133,7 +133,7 @@ static lt_err ask_mount(const lt_machine_source *s, lt_mount_reading *out, const
         return LT_OK;
     }
     if (!told) {
-        LT_FAIL(LT_ERR_IO, "%s: the file system could not be asked", path);
+        LT_FAIL(LT_ERR_IO, "%s: the file system could not be queried", path);
     }
     return LT_OK;
 }

@@ -1,10 +1,10 @@
-/* machine.h: the interface through which checks read a machine, so that they run alike on this
- * machine and on a recorded one.
+/* machine.h: the interface through which checks read a machine, so that they work in the same way
+ * on this machine and on a recorded one.
  *
  * Files of /proc, /sys and /dev are read under `root`, a folder that is put before their paths: ""
  * for this machine. Everything that is not a file comes from functions: GPUs (NVML, opened at run
  * time), answers of file systems, the state of the clock. A recorded machine (recorded.c) is a
- * folder with such files and recorded.json, which holds the rest; tests break it in every way. */
+ * folder with such files and recorded.json, which has the rest; tests introduce faults there. */
 #ifndef LT_PLATFORM_HEALTH_MACHINE_H
 #define LT_PLATFORM_HEALTH_MACHINE_H
 
@@ -17,8 +17,8 @@
 #include "base/file.h"
 #include "lateen/base.h"
 
-/* Readings of a GPU: field; dcgm-exporter's name, type and help for it in Prometheus ("": it has
- * none). NAN: the GPU does not report it. */
+/* Readings of a GPU: field; dcgm-exporter's name, type and help for it in Prometheus ("":
+ * dcgm-exporter does not have it). NAN: the GPU does not report it. */
 #define LT_GPU_READING_MAP(X)                                                                      \
     X(sm_clock_mhz, "DCGM_FI_DEV_SM_CLOCK", GAUGE, "SM clock frequency (in MHz).")                 \
     X(sm_clock_max_mhz, "", GAUGE, "")                                                             \
@@ -47,7 +47,8 @@
       "Number of remapped rows for uncorrectable errors")                                          \
     X(rows_corrected, "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", COUNTER,                            \
       "Number of remapped rows for correctable errors")                                            \
-    X(rows_pending, "DCGM_FI_DEV_ROW_REMAP_PENDING", GAUGE, "Whether a remapping of rows waits.")  \
+    X(rows_pending, "DCGM_FI_DEV_ROW_REMAP_PENDING", GAUGE,                                        \
+      "Whether a remapping of rows is pending.")                                                   \
     X(rows_failed, "DCGM_FI_DEV_ROW_REMAP_FAILURE", GAUGE, "Whether remapping of rows has failed") \
     X(throttle_reasons, "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", GAUGE,                               \
       "Why clocks are lowered, as a bit mask.")                                                    \
@@ -78,8 +79,8 @@ static inline lt_gpu_reading lt_gpu_reading_unknown(int index) {
 #undef LT_GPU_READING_NAN
 }
 
-/* Add to a sum of readings; an unknown one, NAN, adds nothing. A sum begins as NAN: no reading is
- * known. */
+/* Add to a sum of readings; an unknown reading, NAN, adds nothing. A sum begins as NAN, for no
+ * known reading. */
 static inline double lt_reading_add(double sum, double value) {
     return isnan(value) ? sum : isnan(sum) ? value : sum + value;
 }
@@ -91,7 +92,7 @@ typedef struct {
 
 typedef struct {
     bool synchronised;
-    double error_s; /* Largest error, by the kernel's estimate. */
+    double error_s; /* Largest error, as estimated by the kernel. */
 } lt_time_reading;
 
 typedef struct lt_machine_source lt_machine_source;
@@ -101,13 +102,14 @@ struct lt_machine_source {
     /* All GPUs of the driver, at most LT_HEALTH_GPUS. UNSUPPORTED: there is no driver; any other
      * failure: there is one, and it does not work. */
     lt_err (*gpus)(const lt_machine_source *s, lt_gpu_reading *out, int *n);
-    /* Ask the file system at path, for at most deadline_s. */
+    /* Query the file system at path, for at most deadline_s. */
     lt_err (*mount)(const lt_machine_source *s, lt_mount_reading *out, const char *path,
                     double deadline_s);
     lt_err (*time)(const lt_machine_source *s, lt_time_reading *out);
 };
 
-/* This machine, or the one recorded in `folder` (not ""). close accepts a zeroed source. */
+/* Open this machine (folder ""), or the one recorded in `folder`. close accepts a zeroed
+ * source. */
 LT_MUST_USE lt_err lt_machine_open(lt_machine_source *s, const char *folder);
 void lt_machine_close(lt_machine_source *s);
 

@@ -68,7 +68,7 @@ enum {
     X(nvlink_crc_flits, 2)                                                                         \
     X(nvlink_crc_data, 3)
 
-/* A function of the library, NULL where it lacks it. */
+/* A function of the library; NULL: the library lacks it. */
 #define FUNCTION(variable, symbol, ...)                                                            \
     int (*variable)(__VA_ARGS__);                                                                  \
     *(void **)(&(variable)) = lt_nvml_symbol(symbol)
@@ -204,7 +204,7 @@ lt_err lt_machine_gpus_nvml(const lt_machine_source *s, lt_gpu_reading *out, int
     }
     for (unsigned i = 0; i < count && *n < LT_HEALTH_GPUS; i++) {
         nvml_device dev = NULL;
-        if (by_index(i, &dev) == 0) { /* A GPU that is lost is missing. */
+        if (by_index(i, &dev) == 0) { /* A lost GPU cannot be opened, and is omitted. */
             read_gpu(dev, (int)i, &out[(*n)++]);
         }
     }

@@ -75,7 +75,7 @@ static lt_err recorded_mount(const lt_machine_source *s, lt_mount_reading *out, 
     (void)deadline_s;
     *out = (lt_mount_reading){0};
     if (m == NULL) {
-        LT_FAIL(LT_ERR_IO, "%s: the file system could not be asked", path);
+        LT_FAIL(LT_ERR_IO, "%s: the file system could not be queried", path);
     }
     LT_TRY(lt_json_bool(m, "stalled", &out->stalled, true, name));
     LT_TRY(lt_json_f64(m, "bytes", &out->bytes, out->stalled, name));
@@ -101,7 +101,8 @@ lt_err lt_machine_open_recorded(lt_machine_source *s, const char *folder) {
 
     LT_TRY(lt_path_join(path, folder, name));
     LT_TRY(lt_json_load(&s->recorded, path, RECORDED_BYTES));
-    if (!json_is_object(s->recorded)) { /* Nothing would be read, and nothing found. */
+    /* Otherwise nothing would be read, and the machine would look fit. */
+    if (!json_is_object(s->recorded)) {
         LT_FAIL(LT_ERR_FORMAT, "%s is no JSON object", path);
     }
     json_object_foreach(s->recorded, key, value) {

@@ -1,4 +1,5 @@
-/* recorded.h: a machine in a folder: its files of /proc, /sys and /dev, and recorded.json:
+/* recorded.h: a machine recorded in a folder: its files of /proc, /sys and /dev, and
+ * recorded.json:
  *
  *     {"gpus": [{"index": 0, "name": ..., "uuid": ..., "pci": ..., READING: number, ...}, ...],
  *      "gpus_error": "the error of an NVML that does not work",

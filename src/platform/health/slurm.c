@@ -18,7 +18,7 @@ typedef struct {
     char reason[256]; /* "": none. */
 } node_state;
 
-/* What follows `key` in the output of scontrol show node, up to one of `ends`. */
+/* The text after `key` in the output of scontrol show node, up to one of `ends`. */
 static void field(const char *text, const char *key, const char *ends, char *out, size_t room) {
     const char *at = strstr(text, key);
     out[0] = '\0';
@@ -53,8 +53,8 @@ static lt_err update(const char *node, const char *state, const char *reason) {
 }
 
 /* DOWN ends the jobs of the node, which Slurm queues again; but it lasts only until slurmd
- * registers again, which happens immediately with ReturnToService=2. DRAIN lasts, so it is set
- * first. */
+ * registers again, which happens immediately with ReturnToService=2. DRAIN is permanent, so it is
+ * set first. */
 static lt_err take_out(const char *node, bool evict, const char *reason) {
     LT_TRY(update(node, "DRAIN", reason));
     return evict ? update(node, "DOWN", reason) : LT_OK;

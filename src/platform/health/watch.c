@@ -19,14 +19,14 @@
 typedef struct {
     const lt_health *h;
     double start_unix_s;
-    pthread_mutex_t lock; /* Protects what follows, which the last check wrote. */
+    pthread_mutex_t lock; /* Protects the following fields, which the last check wrote. */
     lt_expo texts[N_FORMATS];
     char why[LT_HEALTH_WHY_BYTES];
     lt_health_result result;
-    double xids[LT_HEALTH_GPUS]; /* By index of the GPU; NAN: none. */
+    double xids[LT_HEALTH_GPUS]; /* The last XID of each GPU; NAN: none. */
 } watch;
 
-/* What one check leaves behind. */
+/* Store the results of a check. */
 static lt_err keep(watch *w) {
     const lt_facts *f = lt_health_facts(w->h);
     lt_expo texts[N_FORMATS];
@@ -52,7 +52,7 @@ static lt_err keep(watch *w) {
     return LT_OK;
 }
 
-/* The last check's text, as the beginning of e. */
+/* Begin e with the text of the last check. */
 static void copy_text(watch *w, lt_expo *e, double xids[LT_HEALTH_GPUS]) {
     pthread_mutex_lock(&w->lock);
     e->data = malloc(w->texts[e->format].room);
@@ -79,7 +79,7 @@ static lt_err answer_metrics(void *ctx, const char *accept, lt_answer *out) {
     }
     copy_text(w, &e, xids);
     if (source->gpus(source, gpus, &n) != LT_OK) {
-        n = 0; /* The check tells why. */
+        n = 0; /* The check reports why. */
     }
     for (int i = 0; i < n; i++) {
         gpus[i].xid = xids[i];
@@ -133,7 +133,7 @@ lt_err lt_health_watch(lt_health *h, const lt_health_watch_options *o) {
         const double next_s = lt_clock_s() + o->every_s;
         LT_TRY_DONE(lt_health_check(h));
         LT_TRY_DONE(keep(&w));
-        if (listener == NULL) { /* From the first result on. */
+        if (listener == NULL) { /* The server starts after the first result. */
             LT_TRY_DONE(lt_listen_open(&listener, "listen", o->listen, routes,
                                        (int)(sizeof routes / sizeof *routes), &w));
             o->on_listen(lt_listen_address(listener));

@@ -26,8 +26,8 @@ typedef struct {
     pthread_t thread;
     int cpu;
     double seconds;  /* How long to multiply. */
-    double products; /* Done. */
-    double wrong;    /* Sums of products with other bits. */
+    double products; /* Number of products computed. */
+    double wrong;    /* Number of sums with wrong bits. */
     lt_failure failure;
 } core_work;
 
@@ -95,7 +95,7 @@ static lt_err run_core(core_work *w) {
     snprintf(cores, sizeof cores, "%d", w->cpu);
     LT_TRY_DONE(lt_device_open_cpu(&device, 1, cores));
     lt_host_drive(device);
-    for (int half = 0; half < 2; half++) { /* Wide and narrow numbers use different units. */
+    for (int half = 0; half < 2; half++) { /* F32 and BF16 use different execution units. */
         LT_TRY_DONE(lt_known_run(device, half == 0 ? LT_F32 : LT_BF16, LT_KNOWN_PERIOD,
                                  0.5 * w->seconds, &w->products, &w->wrong));
     }
@@ -170,7 +170,7 @@ typedef struct {
     uint64_t *words;
     size_t n;
     int pattern;
-    bool checks; /* Compare instead of write. */
+    bool checks; /* It compares instead of writing. */
     atomic_llong wrong;
 } pattern_run;
 

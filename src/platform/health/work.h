@@ -15,8 +15,8 @@ LT_MUST_USE lt_err lt_known_run(lt_device *device, lt_dtype dtype, int64_t side,
 #define LT_PATTERNS 5
 uint64_t lt_pattern_word(int pattern, uint64_t index);
 
-/* work_gpu.c: copy to the device and back: rates in GB/s; *wrong: words that changed. Bytes is a
- * multiple of 8. */
+/* work_gpu.c: copy to the device and back: rates in GB/s; *wrong: number of words that changed.
+ * bytes is a multiple of 8. */
 LT_MUST_USE lt_err lt_copies_run(lt_device *device, size_t bytes, double *up_gbps,
                                  double *down_gbps, double *wrong);
 /* Write each pattern into this many bytes of the device's memory, and count the words that

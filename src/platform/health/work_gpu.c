@@ -24,7 +24,8 @@ typedef struct {
     pthread_t thread;
     int index;
     const lt_work_plan *plan;
-    double up_gbps, down_gbps, copy_wrong, products, wrong, tflops, pattern_wrong; /* NAN: none. */
+    /* NAN: not measured. */
+    double up_gbps, down_gbps, copy_wrong, products, wrong, tflops, pattern_wrong;
     lt_failure failure;
 } gpu_work;
 
@@ -73,7 +74,7 @@ done:
     return err;
 }
 
-/* The device's memory in pieces, each (PIECE) bytes. */
+/* Test the device's memory in pieces of PIECE bytes. */
 static lt_err run_patterns(lt_device *device, lt_queue *q, void **pieces, size_t n, uint64_t *host,
                            double *wrong) {
     const lt_backend *be = device->backend;
@@ -155,7 +156,8 @@ static void *gpu_thread(void *arg) {
     return NULL;
 }
 
-/* A GPU on which work returns an error, rather than wrong bits, has failed as well. */
+/* Add the results of a GPU. One on which work returns an error, and not wrong bits, has failed,
+ * too. */
 static void add_work(lt_facts *f, const gpu_work *w) {
     char object[16];
     const bool failed = lt_failure_raise(&w->failure) != LT_OK;
@@ -178,7 +180,7 @@ lt_err lt_facts_of_gpu_work(lt_facts *f, const lt_work_plan *p) {
     int n = 0, n_started = 0;
     gpu_work *all;
 
-    for (int i = 0; i < f->n_gpus; i++) { /* Before our own work takes memory. */
+    for (int i = 0; i < f->n_gpus; i++) { /* Measured before our own work uses memory. */
         const lt_gpu_reading *g = &f->gpus[i];
         char object[16];
         snprintf(object, sizeof object, "gpu%d", g->index);
@@ -186,7 +188,7 @@ lt_err lt_facts_of_gpu_work(lt_facts *f, const lt_work_plan *p) {
                      g->memory_used_mib / (g->memory_used_mib + g->memory_free_mib));
     }
     if (lt_cuda_count(&n) != LT_OK || n == 0) {
-        return LT_OK; /* Tier 1 tells whether GPUs are missing. */
+        return LT_OK; /* Tier 1 reports missing GPUs. */
     }
     all = calloc((size_t)n, sizeof *all);
     if (all == NULL) {

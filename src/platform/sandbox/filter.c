@@ -1,10 +1,10 @@
 /* filter.c: the system calls that a sandboxed program may use, as a BPF program for seccomp.
  *
- * The list names the allowed calls: those that CPython, shells, coreutils, GCC and most programs of
- * one machine need. A call that the list does not name fails with EPERM, and the program continues.
- * A list of refused calls would have to include every call that a later kernel adds. Calls that are
- * newer than this file fail with ENOSYS, so that the C library uses an older one instead; so does
- * clone3, whose flags lie in memory, where a filter cannot read them.
+ * The list names the allowed calls: those that CPython, shells, coreutils, GCC and most programs
+ * without a network need. A call that the list does not name fails with EPERM, and the program
+ * continues. A list of refused calls would have to include every call that a later kernel adds.
+ * Calls that are newer than this file fail with ENOSYS, so that the C library uses an older one
+ * instead; so does clone3, whose flags lie in memory, where a filter cannot read them.
  *
  * Among the calls that are not named, and so refused, are: ptrace, process_vm_*, kcmp, pidfd_*;
  * mount and its family, pivot_root, chroot, unshare, setns; bpf, perf_event_open, userfaultfd,
@@ -15,10 +15,10 @@
  * Some are allowed for some arguments:
  *
  *     clone                          without a flag that makes a namespace
- *     prlimit64, sched_setaffinity   of the caller itself
+ *     prlimit64, sched_setaffinity   on the caller itself
  *     socketpair                     AF_UNIX
- *     socket                         AF_UNIX; without namespaces, where servers of the machine
- *                                    listen on such sockets, not at all
+ *     socket                         AF_UNIX; not at all without namespaces, because servers of
+ *                                    the machine listen on such sockets
  *     ioctl                          not TIOCSTI and TIOCLINUX, which type into a terminal
  *     kill, tgkill                   without namespaces: to itself
  *
@@ -27,7 +27,7 @@
  *
  * PROGRAM, a chain: each entry is one comparison and one return, so no jump is longer than the
  * body of its entry. Kernels since 5.11 keep a bitmap of calls that are allowed whatever their
- * arguments are, and do not run the chain for them. ADR 10 says why this is no library. */
+ * arguments are, and do not run the chain for them. ADR 10 says why no library is used. */
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/sched.h>
@@ -51,7 +51,7 @@
 
 #if LT_SANDBOX_HAS_FILTER
 
-#define NEWEST SYS_futex_waitv /* Calls after it are unknown to this file. */
+#define NEWEST SYS_futex_waitv /* Later calls are unknown to this file. */
 
 #define NAMESPACES                                                                                 \
     (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID |  \
@@ -226,7 +226,7 @@ static const int allowed[] = {
     SYS_shutdown,
     SYS_setsockopt,
     SYS_getsockopt,
-#if defined(__x86_64__) /* Calls that newer architectures never had. */
+#if defined(__x86_64__) /* Old calls that newer architectures do not have. */
     SYS_open,
     SYS_creat,
     SYS_stat,
@@ -266,7 +266,7 @@ static const int allowed[] = {
 };
 #define N_ALLOWED (sizeof allowed / sizeof *allowed)
 
-/* The program that grows. */
+/* The program under construction. */
 typedef struct {
     struct sock_filter *out;
     unsigned short n;
@@ -321,7 +321,7 @@ static void entry_ioctl(chain *c) {
     answer(c, REFUSE);
 }
 
-/* What depends on whether others of the machine can be reached. */
+/* Entries that depend on whether other processes of the machine can be reached. */
 static void entries_reach(chain *c, bool isolated) {
     if (isolated) {
         entry(c, SYS_kill, SECCOMP_RET_ALLOW);
@@ -350,14 +350,14 @@ unsigned short lt_sandbox_filter(struct sock_filter out[LT_SANDBOX_FILTER], bool
     entry_ioctl(&c);
     entries_reach(&c, isolated);
     entry(&c, SYS_clone3, UNKNOWN);
-    /* The other ABI of x86-64 has its numbers far above. */
+    /* The numbers of the x32 ABI are far above. */
     put(&c, BPF_JMP | BPF_JGT | BPF_K, 0, 1, NEWEST);
     answer(&c, UNKNOWN);
     answer(&c, REFUSE);
     return c.n;
 }
 
-#else /* lt_sandbox_run refuses before it comes here. */
+#else /* It is never called, because lt_sandbox_run refuses first. */
 
 unsigned short lt_sandbox_filter(struct sock_filter out[LT_SANDBOX_FILTER], bool isolated) {
     (void)out;

@@ -1,12 +1,13 @@
-/* inside.c: init, and the program up to its start (sandbox.h). After the fork of a process that may
- * have threads, only system calls are safe: nothing here allocates memory or writes to a FILE, and
- * the C library's fork and setresuid, which handle threads that do not exist here, are not used.
+/* inside.c: the code of init, and of the program until its start (sandbox.h). After the fork of a
+ * process that may have threads, only system calls are safe: nothing here allocates memory or
+ * writes to a FILE, and the C library's fork and setresuid, which handle threads that do not
+ * exist here, are not used.
  *
  * init:     standard files and socket in their places, all others closed
- *           a byte from the caller: the user's ids are mapped
- *           namespaces: places of the machine taken, new root, places mounted, old root left
- *           rlimits:    reaper of all descendants; another user under root
- *           files of the job written
+ *           a message from the caller: the user's ids are mapped
+ *           namespaces: mounts of the machine opened, new root, mounts attached, old root left
+ *           rlimits:    become reaper of all descendants; under root, another user
+ *           write the files of the job
  *           fork ─▶ program: limits, no capabilities, no_new_privs, filter, execve
  *           wait for it; kind rlimits: kill what it left
  *           report, end
@@ -34,11 +35,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SOCKET    3 /* Where init has it. */
+#define SOCKET    3 /* The descriptor of the socket in init. */
 #define MOST_LEFT 64
 #define CHILDREN  "/proc/thread-self/children"
 
-/* <sys/mount.h> contradicts <linux/mount.h>. */
+/* Defined here because <sys/mount.h> conflicts with <linux/mount.h>. */
 #define MNT_DETACH 2
 int mount(const char *, const char *, const char *, unsigned long, const void *);
 int umount2(const char *, int);
@@ -68,9 +69,9 @@ static void must(bool ok, const char *step, const char *of) {
 typedef struct {
     const char *path;
     bool device;
-    int tree; /* Its mount, without a place; -1: none. */
+    int tree; /* Its mount, which is not yet attached; -1: none. */
     bool folder;
-    char link[256]; /* A symbolic link: where to; else "". */
+    char link[256]; /* The target, if it is a symbolic link; otherwise "". */
 } place;
 
 static const char *const shown[] = {"/usr",
@@ -88,7 +89,7 @@ static const char *const devices[] = {"/dev/null", "/dev/zero", "/dev/full", "/d
 #define N_DEVICES (sizeof devices / sizeof *devices)
 #define N_PLACES  (N_SHOWN + N_DEVICES + LT_SANDBOX_BINDS)
 
-/* Take it from the machine's root, which is about to be left. */
+/* Open a path in the machine's root, before that is left. */
 static void take(place *p, bool required) {
     struct stat s;
     struct mount_attr how = {.attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_RDONLY};
@@ -171,7 +172,8 @@ static void folder(const char *path, mode_t mode) {
 }
 
 static void change_root(const lt_sandbox_job *job) {
-    static const char new_root[] = "/usr"; /* Any folder will do: its own tree is taken. */
+    /* Any folder could be used: its own tree is already open. */
+    static const char new_root[] = "/usr";
     place places[N_PLACES] = {0};
     char size[96];
     int n;
@@ -214,7 +216,7 @@ static bool become(uid_t user) {
 static void limit(int what, int64_t soft, int64_t hard, const char *name) {
     struct rlimit now, r = {.rlim_cur = (rlim_t)soft, .rlim_max = (rlim_t)hard};
     must(getrlimit((__rlimit_resource_t)what, &now) == 0, "getrlimit", name);
-    if (r.rlim_max > now.rlim_max) { /* What bounds us bounds the program. */
+    if (r.rlim_max > now.rlim_max) { /* The program's limit cannot be above our own. */
         r.rlim_max = now.rlim_max;
         r.rlim_cur = r.rlim_cur < r.rlim_max ? r.rlim_cur : r.rlim_max;
     }
@@ -284,15 +286,12 @@ static void execute(const char *const *words, char *const *environment) {
 _Noreturn static void be_program(const lt_sandbox_inside *in) {
     const bool isolated = in->job->kind == LT_SANDBOX_NAMESPACES;
     char home[PATH_MAX + 8], temporary[PATH_MAX + 8];
-    char *const environment[] = {home,
-                                 temporary,
-                                 (char[]){"PATH=/usr/local/bin:/usr/bin:/bin"},
-                                 (char[]){"LANG=C.UTF-8"},
-                                 (char[]){"OMP_NUM_THREADS=1"},
+    char *const environment[] = {home, temporary, (char[]){"PATH=/usr/local/bin:/usr/bin:/bin"},
+                                 (char[]){"LANG=C.UTF-8"}, (char[]){"OMP_NUM_THREADS=1"},
                                  (char[]){"OPENBLAS_NUM_THREADS=1"},
                                  (char[]){"PYTHONDONTWRITEBYTECODE=1"},
-                                 (char[]){"PYTHONHASHSEED=0"}, /* The same run twice. */
-                                 NULL};
+                                 /* Repeated runs give the same results. */
+                                 (char[]){"PYTHONHASHSEED=0"}, NULL};
     (void)snprintf(home, sizeof home, "HOME=%s", isolated ? "/work" : in->work);
     (void)snprintf(temporary, sizeof temporary, "TMPDIR=%s", isolated ? "/tmp" : in->work);
     reset_signals();
@@ -378,7 +377,7 @@ static int wait_for(pid_t program, const sigset_t *waited) {
             }
         }
         if (sigwaitinfo(waited, NULL) == SIGTERM) {
-            return SIGKILL; /* As waitpid gives it. */
+            return SIGKILL; /* As waitpid returns it. */
         }
     }
 }
@@ -416,17 +415,17 @@ static void write_files(const lt_sandbox_job *job) {
     }
 }
 
-/* It sends the user that the program becomes where it has no user namespace. */
+/* The caller sends the user that the program becomes if it has no user namespace. */
 static uid_t wait_for_caller(void) {
     uid_t user;
     if (read(SOCKET, &user, sizeof user) != sizeof user) {
-        _exit(1); /* It is gone, or could not map the ids. */
+        _exit(1); /* The caller is gone, or could not map the ids. */
     }
     return user;
 }
 
 /* The kernel clears the signal when a process changes its user, so this comes afterwards. The
- * caller may have died before; then its end of the socket is closed. */
+ * caller may have died before; if so, its end of the socket is closed. */
 static void end_with_caller(bool isolated) {
     char byte;
     must(prctl(PR_SET_PDEATHSIG, isolated ? SIGKILL : SIGTERM, 0, 0, 0) == 0, "prctl", "");

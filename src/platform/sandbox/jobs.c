@@ -17,7 +17,7 @@
 
 #define MOST_WORDS 256
 #define MOST_FILES 256
-#define SPARE_S    60.0 /* For the start of processes on a busy machine. */
+#define SPARE_S    60.0 /* Additional time for starting processes on a busy machine. */
 
 static json_t *text_json(const char *text, size_t bytes) {
     char *valid;
@@ -218,7 +218,7 @@ done:
 
 /* ---- Another process ---- */
 
-/* The longest that the jobs can take, this many at a time. */
+/* The longest time that the jobs can take, this many at a time. */
 static double longest_s(const json_t *jobs, int parallel) {
     double sum_s = 0.0, most_s = 0.0;
     for (size_t i = 0; i < json_array_size(jobs); i++) {
@@ -243,7 +243,7 @@ lt_err lt_sandbox_jobs_ask(json_t **results, const json_t *jobs, const char *pro
     char path[32], at_once[16], *text = NULL;
     const char *const words[] = {program,     "sandbox",    "--jobs", path, "--kind",
                                  kinds[kind], "--parallel", at_once,  NULL};
-    const int fd = memfd_create("jobs", 0); /* The process inherits it. */
+    const int fd = memfd_create("jobs", 0); /* The child process inherits it. */
     json_t *list = NULL;
     lt_err err = LT_OK;
 

@@ -17,7 +17,7 @@
 
 #include "platform/sandbox/sandbox.h"
 
-/* Its result, to be released with json_decref; NULL: out of memory. */
+/* A result as JSON, to be released with json_decref; NULL: out of memory. */
 json_t *lt_sandbox_result_json(const lt_sandbox_result *r);
 
 /* Run a list of jobs here, each forked from this process, `parallel` at a time. *results: a list in

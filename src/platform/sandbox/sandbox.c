@@ -1,4 +1,5 @@
-/* sandbox.c: see sandbox.h. This side of the fork: pipes, ids, the clock, and the result. */
+/* sandbox.c: see sandbox.h. The caller's side of the fork: pipes, ids, the clock, and the
+ * result. */
 #include "platform/sandbox/sandbox.h"
 
 #include <ctype.h>
@@ -31,7 +32,7 @@
 #define NAMESPACES                                                                                 \
     (CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
 
-/* What the program writes to one of its outputs. */
+/* One of the program's outputs. */
 typedef struct {
     int from;
     char *text;
@@ -44,7 +45,7 @@ typedef struct {
     int socket;
     output outputs[2];
     pid_t init;
-    char work[PATH_MAX]; /* Kind rlimits: "" before it is made. */
+    char work[PATH_MAX]; /* Kind rlimits: the folder; "" before it is made. */
     lt_sandbox_report report;
     bool reported;
     const char *limit;
@@ -97,7 +98,7 @@ static void shut(int *fd) {
     *fd = -1;
 }
 
-/* Standard input as a file in memory that can only be read. */
+/* Open standard input as a read-only file in memory. */
 static lt_err open_input(running *r) {
     const lt_sandbox_job *job = r->job;
     char path[64];
@@ -153,7 +154,7 @@ static lt_err make_work(running *r) {
     return LT_OK;
 }
 
-/* Threads of the caller's user. */
+/* Count the threads of the caller's user. */
 static lt_err count_threads(int64_t *out) {
     char **names = NULL, path[64];
     size_t n = 0;
@@ -163,7 +164,7 @@ static lt_err count_threads(int64_t *out) {
         snprintf(path, sizeof path, "/proc/%.20s/task", names[i]);
         if (isdigit((unsigned char)names[i][0]) != 0 && stat(path, &s) == 0 &&
             s.st_uid == geteuid()) {
-            *out += (int64_t)s.st_nlink - 2; /* A folder for each. */
+            *out += (int64_t)s.st_nlink - 2; /* Each thread has a folder. */
         }
     }
     lt_file_list_free(names, n);
@@ -235,7 +236,7 @@ static uid_t spare_user(pid_t pid) {
                                    : 0x70000000 + (uid_t)pid;
 }
 
-/* One id of the namespace is this user of the machine. */
+/* Map one id of the namespace to this user of the machine. */
 static bool map_ids(const running *r, uid_t user, gid_t group) {
     char text[64];
     bool mapped;
@@ -280,7 +281,8 @@ static void over(running *r, const char *limit) {
     }
 }
 
-/* Keep what the limit allows; read on, so that nothing is stuck. */
+/* Read an output: keep as much as the limit allows, and discard the rest, so that the program
+ * does not block. */
 static lt_err take_output(running *r, output *o) {
     static _Thread_local char text[READ_BYTES];
     const size_t before = r->outputs[0].n + r->outputs[1].n;
@@ -308,7 +310,8 @@ static lt_err take_output(running *r, output *o) {
     return LT_OK;
 }
 
-/* The first report counts, because that of a failed step comes before that of the end. */
+/* Read a report. The first one counts, because that of a failed step comes before that of the
+ * end. */
 static void take_report(running *r) {
     lt_sandbox_report report;
     const ssize_t n = read(r->socket, &report, sizeof report);
@@ -391,7 +394,7 @@ static void fill(lt_sandbox_result *out, running *r, const struct rusage *used, 
     r->outputs[0].text = r->outputs[1].text = NULL;
 }
 
-/* A folder that stays is a warning, and does not hide why the run failed. */
+/* Remove the folder. A failure is only a warning, which does not hide why the run failed. */
 static void remove_work(const char *work, lt_err err) {
     lt_failure failure;
     lt_failure_keep(&failure, err);

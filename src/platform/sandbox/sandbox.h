@@ -19,24 +19,24 @@
  * weaker one.
  *
  * LIMITS     of                     kept by                                  `limit` in the result
- *     wall_s        the run         a clock of the caller                    "wall"
+ *     wall_s        the run         the caller's clock                       "wall"
  *     cpu_s         each process    RLIMIT_CPU                               "cpu"
  *     memory_bytes  each process    RLIMIT_AS: its allocations fail
  *     disk_bytes    all files       size of the tmpfs; kind rlimits: each
  *                                   file, RLIMIT_FSIZE                       "disk" (FSIZE only)
- *     output_bytes  stdout, stderr  the caller, who ends the run             "output"
+ *     output_bytes  stdout, stderr  the caller, which ends the run           "output"
  *     processes     processes and   RLIMIT_NPROC: clone fails
  *                   threads
  *     files         each process    RLIMIT_NOFILE
  * Memory of the whole run is at most processes * memory_bytes + disk_bytes.
  *
  * INVARIANTS
- *     When lt_sandbox_run returns, no process of the run is alive, also if the program became a
- *     daemon: the end of init ends its process namespace. In kind rlimits init is the reaper of all
- *     descendants and kills them: under root all processes of the user id, else its children until
- *     there are none.
+ *     When lt_sandbox_run returns, no process of the run is alive, even if the program became a
+ *     daemon: the end of init ends its process namespace. In kind rlimits init is the reaper of
+ *     all descendants and kills them: under root all processes of the user id, otherwise its
+ *     children until there are none.
  *     If the caller dies, so does the run (PR_SET_PDEATHSIG).
- *     The program never holds a file of the caller's, nor the socket over which init reports.
+ *     The program never has an open file of the caller, nor the socket over which init reports.
  *
  * WHAT IT DOES NOT DO. The kernel is shared, so a program can escape through a bug in the kernel
  * that the allowed system calls reach. Neither time nor caches are hidden, so side channels remain.
@@ -80,13 +80,16 @@ typedef struct {
 typedef struct {
     lt_sandbox_kind kind;
     lt_sandbox_limits limits;
-    /* Words, the last is NULL. A program without '/' is found in /usr/local/bin, /usr/bin, /bin. */
+    /* Words, followed by NULL. A program without '/' is found in /usr/local/bin, /usr/bin,
+     * /bin. */
     const char *const *command;
     const char *input; /* Its standard input. */
     size_t input_bytes;
-    const lt_sandbox_file *files; /* Executable, in the folder where it starts, its HOME. */
+    /* Executable files in the folder where the program starts, which is its HOME. */
+    const lt_sandbox_file *files;
     int n_files;
-    const char *const *binds; /* Further absolute paths, read-only, then NULL; NULL: none. */
+    /* Further absolute paths, mounted read-only, followed by NULL; NULL: none. */
+    const char *const *binds;
 } lt_sandbox_job;
 
 typedef struct {

@@ -100,7 +100,7 @@ void lt_expo_family(lt_expo *e, lt_expo_type type, const char *name, const char 
     put(e, "# HELP %.*s %s\n# TYPE %.*s %s\n", (int)n, name, help, (int)n, name, word);
 }
 
-/* A number as both formats have it. */
+/* A number in the form of both formats. */
 static const char *number(char out[40], double x) {
     if (isnan(x)) {
         return "NaN";
@@ -131,7 +131,7 @@ void lt_expo_one(lt_expo *e, lt_expo_type type, const char *name, const char *la
         number(text, value));
 }
 
-/* A bound: OpenMetrics wants "1.0" where the text format has always had "1". */
+/* A bound of a bucket: "1.0" in OpenMetrics, "1" in the text format. */
 static const char *bound(const lt_expo *e, char out[40], double x) {
     (void)snprintf(out, 40, "%g", x);
     if (e->format == LT_EXPO_OPENMETRICS && strpbrk(out, ".e") == NULL) {
@@ -157,7 +157,7 @@ void lt_expo_buckets(lt_expo *e, const char *labels, const double *bounds, int n
         labels, number(text, sum));
 }
 
-/* As Prometheus's own clients name and define them. */
+/* Names and definitions are those of Prometheus's own clients. */
 void lt_expo_process(lt_expo *e, double start_unix_s) {
     struct rusage used = {0};
     struct rlimit files = {0};
@@ -199,7 +199,7 @@ const char *lt_expo_label(char *out, size_t room, const char *text) {
         out[n++] = *text;
         out[n - 1] = *text == '\n' ? 'n' : out[n - 1];
     }
-    if ((*text & 0xC0) == 0x80) { /* Cut inside of a character, which is no UTF-8: not at all. */
+    if ((*text & 0xC0) == 0x80) { /* The cut is inside a character: drop that character. */
         while (n > 0 && (out[n - 1] & 0xC0) == 0x80) {
             n--;
         }

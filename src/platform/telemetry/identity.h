@@ -13,7 +13,8 @@ typedef struct {
 #define LT_RUN_NAME_BYTES 256
 const char *lt_run_name(char out[LT_RUN_NAME_BYTES], const char *folder);
 
-/* From LATEEN_EPOCH, which `lateen launch` gives its ranks; without it from SLURM_RESTART_COUNT. */
+/* Read it from LATEEN_EPOCH, which `lateen launch` sets for its ranks, or from
+ * SLURM_RESTART_COUNT. */
 lt_identity lt_identity_of_process(void);
 
 #endif

@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/log.h"
 
-/* A client that neither sends nor reads for so long is dropped. */
+/* A client that neither sends nor reads for this time is dropped. */
 #define IDLE_S     30
 #define HEAD_BYTES 16384
 
@@ -70,7 +70,7 @@ static void *serve(void *arg) {
     return NULL;
 }
 
-/* "[::1]:9400" or "host:9400" into host and port. */
+/* Split "[::1]:9400" or "host:9400" into host and port. */
 static lt_err split(lt_listener *l, const char *option, const char *at, unsigned short *port) {
     const char *colon = strrchr(at, ':'), *begin = at;
     size_t n = colon != NULL ? (size_t)(colon - at) : 0;

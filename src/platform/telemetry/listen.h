@@ -1,5 +1,5 @@
 /* listen.h: a small HTTP server in its own thread, for metrics and reports: /metrics of a trainer
- * and of a node, the live report of a run. It serves only GET; a function of the route makes the
+ * and of a node, the live report of a run. It serves only GET; a function for each path makes the
  * whole response, on the server's thread. (The server for models has its own HTTP code,
  * serve/http.) */
 #ifndef LT_PLATFORM_TELEMETRY_LISTEN_H
@@ -30,7 +30,7 @@ typedef struct {
 LT_MUST_USE lt_err lt_listen_open(lt_listener **out, const char *option, const char *at,
                                   const lt_listen_route *routes, int n_routes, void *ctx);
 const char *lt_listen_address(const lt_listener *l); /* "127.0.0.1:9400", with the real port. */
-/* Waits for an answer that is being made. Accepts NULL. */
+/* Waits for a response that is being made. Accepts NULL. */
 void lt_listen_close(lt_listener *l);
 
 #endif

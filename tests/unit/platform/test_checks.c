@@ -118,7 +118,7 @@ static void levels_are_printed(void **state) {
     assert_int_equal(lt_file_read(&text, &bytes, path, 1 << 16), LT_OK);
     assert_non_null(strstr(text, "# temperature, C: bad at or above a level\n"
                                  "gpu.temperature_c: \"87, 93, off\"\n"));
-    assert_non_null(strstr(text, "# free space by all space: bad below a level\n"));
+    assert_non_null(strstr(text, "# share of space that is free: bad below a level\n"));
     free(text);
     assert_int_equal(lt_check_levels_load(&l, path), LT_OK);
     assert_memory_equal(l.text, before.text, sizeof l.text);
