@@ -1,9 +1,10 @@
-/* backend.h: the contract of a device. Three mechanisms answer three questions, so there is no `if
- *   (arch)` anywhere else:
+/* backend.h: the contract of a device. Three mechanisms answer three questions, so that no other
+ * code tests for a kind of device:
+ *
  *   which memory and queue?   the backend's functions below, which take the device or a queue
- *   which operations?         the op table (ops.h), one function pointer an op, no holes
- *   which implementation?     per op an ordered list; the first that accepts the arguments on the
- *                             device runs, the last is the reference, which accepts everything
+ *   which operations?         the op table (ops.h), with a function pointer for each op, no holes
+ *   which implementation?     an ordered list for each op; the first that accepts the arguments on
+ *                             the device runs; the last is the reference, which accepts everything
  *                             (kernels/registry.h) */
 #ifndef LT_TENSOR_BACKEND_H
 #define LT_TENSOR_BACKEND_H
@@ -19,7 +20,7 @@
 /* An ordered stream of work on one device. Each backend has its own struct lt_queue, whose first
  * member is the queue's device (lt_queue_device). The CPU's queue runs work immediately. */
 typedef struct lt_queue lt_queue;
-typedef struct lt_moment lt_moment; /* Where a queue was at a call of moment_mark. */
+typedef struct lt_moment lt_moment; /* The position of a queue at a call of moment_mark. */
 /* Identifies an allocation to other ranks, which may be other processes of this machine. */
 typedef struct {
     unsigned char bytes[128];
@@ -31,17 +32,19 @@ typedef struct lt_op_list lt_op_list; /* kernels/registry.h */
 typedef struct lt_backend {
     const char *name; /* "cpu", "ref", "cuda" */
     const lt_ops *ops;
-    const lt_op_list *lists; /* LT_OP_COUNT lists, from which the functions of ops choose. */
-    bool host_memory;        /* The host may dereference what alloc returns. */
-    bool dry;                /* Nothing is stored or computed (plan/dry.c): no need to make data. */
+    /* LT_OP_COUNT lists of implementations, from which the functions of ops choose. */
+    const lt_op_list *lists;
+    bool host_memory; /* The host may dereference what alloc returns. */
+    /* Nothing is stored or computed (plan/dry.c): data need not be made. */
+    bool dry;
     /* Set d->own for GPU d->index, and release it. NULL: there is nothing to open. */
     lt_err (*open)(lt_device *d);
     void (*close)(lt_device *d);
     lt_err (*alloc)(lt_device *d, void **out, size_t bytes, const char *what); /* Zeroed. */
     void (*release)(lt_device *d, void *data, size_t bytes);
     lt_err (*queue_open)(lt_device *d, lt_queue **out);
-    /* The same, with priority: its ops get free multiprocessors before those of other queues. NULL
-     * where moment_open is NULL. */
+    /* The same, with priority: its ops get free multiprocessors before those of other queues.
+     * NULL if moment_open is NULL. */
     lt_err (*queue_open_first)(lt_device *d, lt_queue **out);
     void (*queue_close)(lt_queue *q);
     lt_err (*sync)(lt_queue *q); /* Wait until all queued work is done; reports its failure. */
@@ -61,20 +64,20 @@ typedef struct lt_backend {
     lt_err (*order)(lt_queue *after, lt_queue *before);
     /* Between begin and end, ops, zero, zero_pieces and copy are recorded instead of run;
      * transfers, waits and allocations are not allowed. Launch queues them all with the recorded
-     * pointers and numbers. Where nothing was recorded, the graph is NULL, and launch queues
-     * nothing. NULL: this backend has no graphs. The caller must end a begun graph even after a
-     * failure. */
+     * pointers and numbers. If nothing was recorded, the graph is NULL, and launch queues
+     * nothing. graph_begin NULL: this backend has no graphs. The caller must end a begun graph
+     * even after a failure. */
     lt_err (*graph_begin)(lt_queue *q);
     lt_err (*graph_end)(lt_queue *q, lt_graph **out);
     lt_err (*graph_launch)(lt_queue *q, lt_graph *g);
     void (*graph_close)(lt_device *d, lt_graph *g); /* Accepts NULL. */
-    /* Stopwatch: mark i (0, 1, ...) records the time at which the queue reaches this point; between
-     * waits for two marks and returns their distance. NULL: work runs immediately, so the caller
-     * reads the clock. */
+    /* Stopwatch: mark i (0, 1, ...) records the time at which the queue reaches this point;
+     * `between` waits for two marks and returns the time between them. NULL: work runs
+     * immediately, so the caller reads the clock. */
     lt_err (*mark)(lt_queue *q, int64_t i);
     lt_err (*between)(lt_queue *q, int64_t from, int64_t to, double *seconds);
-    /* Wait until the queue reaches mark i, but not for the work after it; returns a failure of the
-     * work before it. NULL where mark is NULL. */
+    /* Wait until the queue reaches mark i, but not for the work after it; returns a failure of
+     * the work before it. NULL if mark is NULL. */
     lt_err (*reach)(lt_queue *q, int64_t i);
     /* For work that a library queues by itself (comm/nccl.c). A moment can be marked repeatedly;
      * native is the driver's handle of the queue. moment_passed never waits. moment_between: the
@@ -83,17 +86,18 @@ typedef struct lt_backend {
     lt_err (*moment_open)(lt_device *d, lt_moment **out, bool timed);
     void (*moment_close)(lt_device *d, lt_moment *m); /* Accepts NULL. */
     lt_err (*moment_mark)(lt_queue *q, lt_moment *m);
-    lt_err (*moment_follow)(lt_queue *q, lt_moment *m); /* q goes on when m has passed. */
+    lt_err (*moment_follow)(lt_queue *q, lt_moment *m); /* q continues when m has passed. */
     lt_err (*moment_passed)(lt_device *d, lt_moment *m, bool *passed);
-    lt_err (*moment_reach)(lt_device *d, lt_moment *m); /* The host goes on when m has passed. */
+    /* The host continues when m has passed. */
+    lt_err (*moment_reach)(lt_device *d, lt_moment *m);
     lt_err (*moment_between)(lt_device *d, lt_moment *from, lt_moment *to, double *seconds);
     void *(*native)(lt_queue *q);
     /* For transfers between GPUs of one machine by their copy engines (comm/peer.h). memory_share
      * makes a handle of an allocation, given its first byte. memory_reach makes the allocation of a
-     * handle accessible to copies and flags of this device (UNSUPPORTED where that is not
-     * possible); memory_leave ends that. flag_set: the word, in this device's memory or in memory
-     * that was reached, becomes `value` after all work queued on q so far. flag_wait: q waits until
-     * the word, in this device's memory, minus `value` is at least 0 as a signed number. NULL where
+     * handle accessible to copies and flags of this device (UNSUPPORTED if that is not possible);
+     * memory_leave ends that. flag_set: the word, in this device's memory or in memory that was
+     * reached, becomes `value` after all work queued on q so far. flag_wait: q waits until the
+     * word, in this device's memory, minus `value` is at least 0 as a signed number. NULL if
      * moment_open is NULL. */
     lt_err (*memory_share)(lt_device *d, void *data, lt_memory_handle *out);
     lt_err (*memory_reach)(lt_device *d, const lt_memory_handle *h, void **out);
@@ -101,7 +105,7 @@ typedef struct lt_backend {
     lt_err (*flag_set)(lt_queue *q, uint32_t *word, uint32_t value);
     lt_err (*flag_wait)(lt_queue *q, uint32_t *word, uint32_t value);
     /* From now on a library's kernels run beside the ops of this device, and occupy some of its
-     * multiprocessors at times that the ops do not control. NULL where moment_open is NULL. */
+     * multiprocessors at times that the ops do not control. NULL if moment_open is NULL. */
     void (*share)(lt_device *d);
     /* Bytes that alloc could still give; NULL: unknown. */
     lt_err (*memory_left)(lt_device *d, size_t *bytes);
@@ -114,7 +118,7 @@ typedef struct lt_backend {
     /* Between preload and preloaded, the ops of this thread on d only look up their kernels.
      * `missing` counts those that must be compiled; preloaded then starts compiling them, one per
      * core at a time, and returns when the first n_first are ready. compiling says whether others
-     * are still being compiled. NULL where n_compiled is NULL. */
+     * are still being compiled. NULL if n_compiled is NULL. */
     void (*preload)(lt_device *d);
     int64_t (*missing)(lt_device *d);
     void (*preloaded)(lt_device *d, int64_t n_first);

@@ -27,11 +27,11 @@
  *   NF4_   64       33     d * v(q)                  byte c; nibbles as NF4's. d = m(c) s + o:
  *   DOUBLE                                           m are 256 numbers, s is the same for 256
  *                                                    blocks, and o for the matrix (ibid., "double
- *                                                    quantization"): these stand apart from the
- *                                                    blocks, see lt_nf4_double_encode
+ *                                                    quantization"): these are stored apart from
+ *                                                    the blocks, see lt_nf4_double_encode
  *
  * A product with such a matrix first rounds its activations to 8 bits, block by block, as ggml does
- * (to the "partner" of the format):
+ * (to the "partner" of its format):
  *   Q8_0  32   d = f16(max|x| / 127), q = round(x / d), halves away from 0
  *                                                              for Q4_0, Q5_0, Q8_0
  *   Q8_1  32   the same, and s = f16(d * sum q)                for Q4_1, Q5_1
@@ -51,7 +51,7 @@
 #define LT_BLOCK_NF4   64
 #define LT_BLOCK_SUPER 256 /* Elements of a K block, and a multiple of all blocks. */
 
-/* Which types decode: F32, F16, BF16, F64 and all block types. */
+/* Whether lt_block_decode takes the type: F32, F16, BF16, F64 or any block type. */
 bool lt_block_decodes(lt_dtype type);
 /* Convert count elements (whole blocks) of `type` at src, of any alignment, to F32. */
 void lt_block_decode(float *dst, lt_dtype type, const void *src, size_t count);
@@ -61,26 +61,26 @@ void lt_block_decode(float *dst, lt_dtype type, const void *src, size_t count);
 void lt_block_decode_mxfp4(float *dst, const unsigned char *blocks, const unsigned char *scales,
                            size_t from, size_t count);
 
-/* The 16 values of NF4, rising. */
+/* The 16 values of NF4, in ascending order. */
 extern const float lt_nf4_values[16];
 
 /* NF4_DOUBLE, whole matrices: lt_block_decode and lt_block_encode do not take it.
  *
- * The scales of n blocks are lt_nf4_scales_count(n) numbers: o; m, 256 rising numbers; and s of
- * each 256 blocks. o is the mean of all d, m the "dynamic" 8-bit numbers of bitsandbytes, s the
- * largest |d - o|, and c the number nearest to (d - o) / s, after that has been rounded to one of
- * 65,536 steps, as bitsandbytes' CPU code does it. */
+ * The scales of n blocks are lt_nf4_scales_count(n) numbers: o; m, 256 ascending numbers; and s
+ * of each 256 blocks. o is the mean of all d, m the "dynamic" 8-bit numbers of bitsandbytes, s
+ * the largest |d - o|, and c the number nearest to (d - o) / s, after that has been rounded to
+ * one of 65,536 steps, as in bitsandbytes' CPU code. */
 int64_t lt_nf4_scales_count(int64_t n_blocks);
-/* n blocks of NF4 at src to NF4_DOUBLE at dst, and their scales. */
+/* Encode n blocks of NF4 at src as NF4_DOUBLE at dst, with their scales. */
 void lt_nf4_double_encode(void *dst, float *scales, const void *src, int64_t n_blocks);
-/* n blocks at src, whose first is the first_block-th of its matrix. */
+/* Decode n blocks at src, the first of which has the index first_block in its matrix. */
 void lt_nf4_double_decode(float *dst, const void *src, const float *scales, int64_t first_block,
                           int64_t n_blocks);
-/* The same numbers in NF4: blocks whose scales are those d. */
+/* Convert to blocks of NF4 with the same values: their scales are the d. */
 void lt_nf4_double_to_nf4(void *dst, const void *src, const float *scales, int64_t first_block,
                           int64_t n_blocks);
 
-/* Which types encode: F32, F16, BF16, NF4 and the formats with a partner. */
+/* Whether lt_block_encode takes the type: F32, F16, BF16, NF4 or a format with a partner. */
 bool lt_block_encodes(lt_dtype type);
 /* Convert count elements (whole blocks) to `type`, as ggml's quantize_row_<type>_ref does, or to
  * the nearest values of NF4. Values must be finite. */

@@ -30,7 +30,7 @@ static void encode_small(lt_q8 *dst, const float *x) {
 static void encode_super(lt_q8 *dst, const float *x) {
     float most = 0.0f, extreme = 0.0f;
     for (int i = 0; i < LT_BLOCK_SUPER; i++) {
-        if (fabsf(x[i]) > most) { /* The first of equals. */
+        if (fabsf(x[i]) > most) { /* Of equal elements the first counts. */
             most = fabsf(x[i]);
             extreme = x[i];
         }

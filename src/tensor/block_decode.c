@@ -109,7 +109,8 @@ static void from_q8_0(float *dst, const unsigned char *b) {
 static void from_q2_k(float *dst, const unsigned char *b) {
     const unsigned char *q = b + 16;
     const float d = half_at(b + 80), dmin = half_at(b + 82);
-    for (int i = 0; i < SUPER; i++) { /* Halves of 128; in each, four bit pairs of 32 bytes. */
+    /* There are halves of 128; in each, four bit pairs of 32 bytes. */
+    for (int i = 0; i < SUPER; i++) {
         const int half = i / 128, pair = i % 128 / 32, s = b[i / 16];
         dst[i] = d * (float)(s & 15) * (float)(q[half * 32 + i % 32] >> (2 * pair) & 3) -
                  dmin * (float)(s >> 4);
@@ -133,7 +134,7 @@ static void from_q3_k(float *dst, const unsigned char *b) {
     }
 }
 
-/* Scale and minimum j of the eight packed in 12 bytes of a Q4_K or Q5_K block. */
+/* Scale and minimum j of the eight pairs that are packed in 12 bytes of a Q4_K or Q5_K block. */
 static void k_scale_min(const unsigned char *p, int j, int *scale, int *min) {
     *scale = j < 4 ? p[j] & 63 : (p[j + 4] & 15) | (p[j - 4] >> 6) << 4;
     *min = j < 4 ? p[j + 4] & 63 : (p[j + 4] >> 4) | (p[j] >> 6) << 4;
@@ -278,7 +279,7 @@ static void ints_q6_k(lt_block_ints *v, const unsigned char *b) {
 typedef struct {
     void (*decode)(float *dst, const unsigned char *block);
     lt_partner partner;
-    int group; /* Elements that share a scale, for formats with a partner. */
+    int group; /* Number of elements that share a scale, for formats with a partner. */
     void (*ints)(lt_block_ints *v, const unsigned char *block);
 } format;
 

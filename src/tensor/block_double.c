@@ -1,12 +1,12 @@
-/* block_double.c: NF4 whose scales are quantised too (block.h). */
+/* block_double.c: converts NF4 whose scales are quantised, too (block.h). */
 #include <math.h>
 #include <string.h>
 
 #include "tensor/block.h"
 
-#define OF_GROUP  256 /* Blocks that share s. */
+#define OF_GROUP  256 /* Number of blocks that share s. */
 #define CODES     256
-#define CODES_AT  1 /* Behind o. */
+#define CODES_AT  1 /* The codes follow o. */
 #define GROUPS_AT (CODES_AT + CODES)
 #define STEPS     65535.0f
 #define NF4_BYTES 36
@@ -41,11 +41,12 @@ static void fill_codes(float codes[CODES]) {
     }
 }
 
-/* The number nearest to x in -1 .. 1, of two equally near ones the smaller. */
+/* The index of the number nearest to x in -1 .. 1; of two equally near ones, the smaller. */
 static unsigned char nearest(const float codes[CODES], float x) {
     const int step = (int)((x + 1.0f) * 0.5f * STEPS + 0.5f);
     const float value = 2.0f * ((float)step / STEPS) - 1.0f;
-    int low = 0, high = CODES - 1; /* codes[low] <= value, but for low 0; codes[high] > value. */
+    /* codes[low] <= value, except for low 0; codes[high] > value. */
+    int low = 0, high = CODES - 1;
     if (value >= codes[high]) {
         return CODES - 1;
     }

@@ -1,8 +1,8 @@
-/* block_encode.c: F32 into the simple formats, in the arithmetic of ggml's quantize_row_<type>_ref:
- * one pass to find the range of a block of 32, one to round. The K formats, which search for their
- * scales, are in block_encode_k.c.
+/* block_encode.c: encodes F32 in the simple formats, with the arithmetic of ggml's
+ * quantize_row_<type>_ref: one pass to find the range of a block of 32, one to round. The K
+ * formats, which search for their scales, are in block_encode_k.c.
  *
- * Rounding is floor(x + 1/2) in F32 where values are known to be >= 0: the sum may round up to the
+ * Rounding is floor(x + 1/2) in F32 if values are known to be >= 0: the sum may round up to the
  * next integer, as it does in ggml. */
 #include "tensor/block_encode.h"
 
@@ -19,7 +19,7 @@ static void put_half(unsigned char *p, float x) {
     p[1] = (unsigned char)(h >> 8);
 }
 
-/* The element of largest magnitude, the first of equals, with its sign. */
+/* The element of largest magnitude, with its sign; of equal ones the first. */
 static float extreme_of(const float *x) {
     float most = 0.0f, extreme = 0.0f;
     for (int i = 0; i < SMALL; i++) {
@@ -39,7 +39,8 @@ static int at_most(int q, int most) {
     return q < most ? q : most;
 }
 
-/* q[i] as low nibbles of the first half and high nibbles of the second; returns the fifth bits. */
+/* Store q[i], those of the first half as low nibbles and those of the second as high nibbles;
+ * returns the fifth bits. */
 static uint32_t put_nibbles(unsigned char *dst, const int q[SMALL]) {
     uint32_t high = 0;
     for (int i = 0; i < SMALL / 2; i++) {

@@ -1,5 +1,5 @@
-/* block_encode_k.c: F32 into the K formats: 256 elements in groups of 32 (Q4_K, Q5_K) or 16 (Q6_K),
- * whose scales are themselves rounded to 6 or 8 bits.
+/* block_encode_k.c: encodes F32 in the K formats: 256 elements in groups of 32 (Q4_K, Q5_K) or 16
+ * (Q6_K), whose scales are themselves rounded to 6 or 8 bits.
  *
  * The scale of a group is found by search: for each of several trial scales, the elements are
  * rounded, and the scale (and minimum) that best fits these integers by weighted least squares is
@@ -17,14 +17,14 @@
 #define GROUP     32 /* Elements of a group of Q4_K and Q5_K. */
 #define FINE      16 /* Elements of a group of Q6_K. */
 #define NO_SCALE  1e-15f
-#define Q6_TRIALS 9 /* On either side of the plain scale. */
+#define Q6_TRIALS 9 /* Number of trials on either side of the plain scale. */
 
 static void put_half(unsigned char *p, uint16_t h) {
     p[0] = (unsigned char)h;
     p[1] = (unsigned char)(h >> 8);
 }
 
-/* Nearest integer, ties to even; |x| < 2^22 wherever the result is used. */
+/* The nearest integer, ties to even; |x| < 2^22 whenever the result is used. */
 static int nearest(float x) {
     const float shifted = x + 0x1.8p23f;
     int32_t bits;
@@ -101,8 +101,8 @@ static bool range_solve(const range_fit *f, int q[GROUP], float inverse, float *
     return true;
 }
 
-/* Returns the scale of a group; *depth = -minimum >= 0; q is rounded with both. The trials are the
- * inverse scales (first + 0.1 t + most) / range for t = 0 to trials. */
+/* Find the scale of a group, which is returned; *depth = -minimum >= 0; q is rounded with both.
+ * The trials are the inverse scales (first + 0.1 t + most) / range for t = 0 to trials. */
 static float range_search(const float *x, int q[GROUP], float *depth, int most, float first,
                           int trials) {
     range_fit f;
@@ -161,7 +161,7 @@ static void put_scales(unsigned char *b, const float scales[8], const float dept
     }
 }
 
-/* Store the scales of all groups, then q as rounded with the stored scales. */
+/* Store the scales of all groups, then q, rounded with the stored scales. */
 static void round_k(unsigned char *b, int q[SUPER], const float *x, int most, float first,
                     int trials) {
     float scales[8], depths[8];
@@ -202,7 +202,8 @@ void lt_block_encode_q5_k(unsigned char *b, const float *x) {
     put_nibbles(b + 48, q);
 }
 
-/* Round x to [-32, 31] by an inverse scale; the sums of x^2-weighted least squares. */
+/* Round x to [-32, 31] with an inverse scale, and compute the sums of least squares weighted by
+ * x^2. */
 static void fine_round(int q[FINE], const float *x, float inverse, float *sum_qx, float *sum_qq) {
     *sum_qx = *sum_qq = 0.0f;
     for (int i = 0; i < FINE; i++) {

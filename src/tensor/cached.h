@@ -1,8 +1,8 @@
 /* cached.h: the types in which a key/value cache can hold keys and values.
  *
  *     F32, BF16, F16   rounded once
- *     F8_E4M3          rounded once, without a scale (vLLM's --kv-cache-dtype fp8): larger values
- *                      than 448 become 448, those below 2^-10 become 0
+ *     F8_E4M3          rounded once, without a scale (vLLM's --kv-cache-dtype fp8): values above
+ *                      448 become 448, those below 2^-10 become 0
  *     Q8_0, Q4_0       blocks of 32 along a head with an F16 scale each (block.h), as llama.cpp's
  *                      --cache-type-k q8_0: the head's dimension is a multiple of 32
  *
@@ -17,9 +17,9 @@
 #include "lateen/tensor.h"
 
 #define LT_CACHED_LEAST 0x1p-60f
-#define LT_CACHED_NAN   0x7E00 /* F16: the scale of a block that is not finite. */
+#define LT_CACHED_NAN   0x7E00 /* F16: the scale of a block with a value that is not finite. */
 
-/* NULL, or why heads of this dimension cannot be held in the type. */
+/* NULL, or the reason why the type cannot hold heads of this dimension. */
 const char *lt_cached_refusal(lt_dtype type, int64_t head_dim);
 
 /* Convert count elements, whole blocks, to a type of the cache. */

@@ -1,12 +1,14 @@
-/* cost.c: the minimum work of every op. Counting rules: flops  a multiply-add is two; each of + - *
- *   / max, exp, log, tanh, erf, sqrt, rsqrt is one. The
+/* cost.c: the minimum work of every op. Counting rules:
+ *
+ *   flops  a multiply-add is two; each of + - * / max, exp, log, tanh, erf, sqrt, rsqrt is one. The
  *          formula of ops.h is counted as it is written there, with common factors taken out once;
  *          work that a clever order avoids is not counted.
  *   bytes  each input is read once, each output written once, an accumulated output read and
  *          written. Scratch does not count: it may stay in cache. A gathered table counts the
  *          fewest rows that must be touched.
- * Terms per row or smaller (one rsqrt a row) are kept where they are known exactly. Only shapes are
- * used, as the data may lie on a device. So kv_len counts as S, doc_start as one document, a
+ *
+ * Terms per row or smaller (one rsqrt per row) are kept if they are known exactly. Only shapes are
+ * used, because the data may be on a device. So kv_len counts as S, doc_start as one document, a
  * dropped expert row as kept and an ignored label as counted. */
 #include "tensor/cost.h"
 
@@ -16,7 +18,7 @@ static double count(const lt_tensor *t) {
     return (double)lt_tensor_count(t);
 }
 
-/* Bytes of an element; its share of the block where the type has blocks. */
+/* Bytes of an element; for a type with blocks, its share of a block. */
 static double elem_bytes(lt_dtype dtype) {
     size_t bytes;
     const int64_t elems = lt_dtype_block(dtype, &bytes);
@@ -52,13 +54,14 @@ lt_cost lt_cost_matmul(double m, double n, double k, double a_bytes, double b_by
 lt_cost lt_cost_attention(double pairs, double n_rows, double keys, double heads, double kv_heads,
                           double head_dim, double elem_bytes, bool backward) {
     const double q_elems = n_rows * heads * head_dim, k_elems = keys * kv_heads * head_dim;
-    /* Forward, a pair: 2 D for q k, 2 D for p v; scale, max, subtract, exp, sum. q, out; k, v;
+    /* Forward, per pair: 2 D for q k, 2 D for p v; scale, max, subtract, exp, sum. q, out; k, v;
      * lse. */
     lt_cost cost = {heads * pairs * (4.0 * head_dim + 5.0),
                     (2.0 * q_elems + 2.0 * k_elems) * elem_bytes + n_rows * heads * 4.0};
     if (backward) {
-        /* A pair: 2 D each for q k, dout v, dq, dk, dv; scale, subtract lse, exp, subtract delta,
-         * times p, times scale. delta: 2 D a row. q, out, dout, dq; k, v, dk, dv; lse. */
+        /* Per pair: 2 D each for q k, dout v, dq, dk, dv; scale, subtract lse, exp, subtract
+         * delta, times p, times scale. delta: 2 D per row. q, out, dout, dq; k, v, dk, dv;
+         * lse. */
         cost.flops = heads * pairs * (10.0 * head_dim + 6.0) + 2.0 * q_elems;
         cost.bytes = (4.0 * q_elems + 4.0 * k_elems) * elem_bytes + n_rows * heads * 4.0;
     }
@@ -111,7 +114,7 @@ static lt_cost embed_bwd(const lt_embed_bwd_args *a) {
     return cost;
 }
 
-/* An element: square and sum 2, times rstd, times gain. A row: mean, plus eps, rsqrt. */
+/* Per element: square and sum 2, times rstd, times gain. Per row: mean, plus eps, rsqrt. */
 static lt_cost rmsnorm_fwd(const lt_rmsnorm_args *a) {
     const double n = count(&a->x), adds = a->add.data != NULL ? 1.0 : 0.0;
     return (lt_cost){n * (4.0 + adds) + rows(&a->x) * 3.0,
@@ -128,7 +131,7 @@ static lt_cost rmsnorm_bwd(const lt_rmsnorm_bwd_args *a) {
                          bytes(&a->gain) + bytes(&a->rstd)};
 }
 
-/* An element: sum, minus mean, square and sum 2, times rstd, times gain, plus bias. A row: two
+/* Per element: sum, minus mean, square and sum 2, times rstd, times gain, plus bias. Per row: two
  * means, plus eps, rsqrt. */
 static lt_cost layernorm_fwd(const lt_layernorm_args *a) {
     const double n = count(&a->x), adds = a->add.data != NULL ? 1.0 : 0.0;
@@ -137,7 +140,7 @@ static lt_cost layernorm_fwd(const lt_layernorm_args *a) {
                          sum4(bytes(&a->gain), bytes(&a->bias), bytes(&a->mean), bytes(&a->rstd))};
 }
 
-/* An element: n 2, g = dy w, sum g, sum g n 2, dgain 2, dbias, g - mean - n m 3, times rstd. */
+/* Per element: n 2, g = dy w, sum g, sum g n 2, dgain 2, dbias, g - mean - n m 3, times rstd. */
 static lt_cost layernorm_bwd(const lt_layernorm_bwd_args *a) {
     const double n = count(&a->x);
     return (lt_cost){n * (13.0 + (a->add_dx ? 1.0 : 0.0)) + 2.0 * rows(&a->x),
@@ -146,7 +149,7 @@ static lt_cost layernorm_bwd(const lt_layernorm_bwd_args *a) {
                          sum4(twice(&a->dbias), bytes(&a->gain), bytes(&a->mean), bytes(&a->rstd))};
 }
 
-/* What a rotation reads besides its rows. */
+/* Bytes that a rotation reads in addition to its rows. */
 static double angle_bytes(const lt_tensor *x, const lt_tensor *positions, const lt_tensor *table) {
     const double table_rows = least((double)x->shape[0], (double)table->shape[0]);
     return bytes(positions) + table_rows * (double)table->shape[1] * 2.0 * elem_bytes(table->dtype);
@@ -202,7 +205,7 @@ static lt_cost attention(const lt_attention_args *a, bool backward) {
     return cost;
 }
 
-/* Flops of f(x) and of f(x) with f'(x), an element. */
+/* Flops of f(x), and of f(x) with f'(x), per element. */
 static const struct {
     double fwd, bwd;
 } act_flops[LT_ACT_COUNT] = {
@@ -227,8 +230,8 @@ static lt_cost act_bwd(const lt_act_bwd_args *a) {
                      bytes(&a->dy) + bytes(&a->x) + bytes(&a->dx)};
 }
 
-/* A logit: max, minus max, exp, sum; with gradient: minus lse, exp, times; softcap: divide, tanh,
- * times. */
+/* Per logit: max, minus max, exp, sum; with gradient: minus lse, exp, times; softcap: divide,
+ * tanh, times. */
 static lt_cost xent(const lt_xent_args *a) {
     const double grad = a->grad_scale != 0.0f && a->part.data == NULL ? 1.0 : 0.0,
                  cap = a->softcap > 0.0f ? 1.0 : 0.0;
@@ -238,9 +241,9 @@ static lt_cost xent(const lt_xent_args *a) {
                          bytes(&a->part) + bytes(&a->parts)};
 }
 
-/* A logit of the student: max, minus, exp, sum, minus and times the logarithm of the ratio; with
- * gradient 4 more. One of the teacher: max, minus, exp, sum. Rows are counted as if all had a
- * label. */
+/* Per logit of the student: max, minus, exp, sum, minus and times the logarithm of the ratio;
+ * with gradient 4 more. Per logit of the teacher: max, minus, exp, sum. Rows are counted as if
+ * all had a label. */
 static lt_cost distill(const lt_distill_args *a) {
     const double grad = a->grad_scale != 0.0f ? 1.0 : 0.0;
     return (lt_cost){count(&a->logits) * (7.0 + 4.0 * grad) + 4.0 * count(&a->teacher),
@@ -249,7 +252,7 @@ static lt_cost distill(const lt_distill_args *a) {
                          grad * bytes(&a->weights)};
 }
 
-/* Rows are written whole. */
+/* Whole rows are written. */
 static lt_cost penalty_set(const lt_penalty_set_args *a) {
     return (lt_cost){0.0, count(&a->slots) * (double)a->penalties.shape[1] * 4.0 +
                               2.0 * bytes(&a->edits) + bytes(&a->starts) + bytes(&a->slots)};
@@ -265,7 +268,7 @@ static lt_cost choose(const lt_choose_args *a) {
                                      bytes(&a->top_id) + bytes(&a->top_logprob)};
 }
 
-/* Softmax 5 a logit (max, minus, exp, sum, divide), choosing 1 a logit and K; aux: 2 a logit. */
+/* Per logit: softmax 5 (max, minus, exp, sum, divide); choosing 1 for each of K; aux: 2. */
 static lt_cost moe_route_fwd(const lt_moe_route_args *a) {
     const double k = (double)a->experts.shape[1], aux = a->aux.data != NULL ? 2.0 : 0.0;
     return (lt_cost){
@@ -281,7 +284,7 @@ static lt_cost moe_route_bwd(const lt_moe_route_bwd_args *a) {
             bytes(&a->dweights) + bytes(&a->experts)};
 }
 
-/* Slots times width, in elements of t. */
+/* Bytes of slots times width elements of t. */
 static double slot_bytes(const lt_tensor *slot_row, const lt_tensor *t) {
     return (double)slot_row->shape[0] * (double)t->shape[1] * elem_bytes(t->dtype);
 }
@@ -337,7 +340,7 @@ static lt_cost drop(const lt_drop_args *a) {
                      bytes(&a->x) + (a->add ? twice(&a->y) : bytes(&a->y))};
 }
 
-/* As many adapters as there can be are read: all rows have one, and different ones. */
+/* As many adapters are read as possible: all rows have one, each a different one. */
 static lt_cost lora_add(const lt_lora_add_args *a) {
     const double n = (double)a->x.shape[0], places = (double)a->a.shape[0],
                  adapters = n < places ? n : places;
@@ -352,7 +355,8 @@ static lt_cost lora_add(const lt_lora_add_args *a) {
                                             2.0 * n * columns * (double)lt_dtype_bytes(a->y.dtype)};
 }
 
-/* A product and a sum; the factors and offsets of every row, at most those of all places. */
+/* A product and a sum. The factors and offsets of every row are read, at most those of all
+ * places. */
 static lt_cost lora_scale(const lt_lora_scale_args *a) {
     const double n = (double)a->y.shape[0], places = (double)a->factor.shape[0],
                  adapters = n < places ? n : places;
@@ -380,8 +384,9 @@ static lt_cost lion(const lt_lion_args *a) {
                      bytes(&a->g) + twice(&a->p) + twice(&a->m) + bytes(&a->copy)};
 }
 
-/* A step: X X^T (symmetric, counted whole) and B X 2 S^2 L each, A A 2 S^3, b A + c A^2 3 S^2, a X
- * + 2 S L. Around it, an element: g' 1, m 2, u 2, norm 2, divide 1, decay 1, update 2. */
+/* Per step: X X^T (symmetric, counted whole) and B X 2 S^2 L each, A A 2 S^3, b A + c A^2 3 S^2,
+ * a X + 2 S L. Around the steps, per element: g' 1, m 2, u 2, norm 2, divide 1, decay 1, update
+ * 2. */
 static lt_cost muon(const lt_muon_args *a) {
     const double n = (double)a->p.shape[0], m = (double)a->p.shape[1];
     const double s = least(n, m), l = n + m - s;
@@ -454,7 +459,7 @@ static lt_cost kv_write(const lt_kv_write_args *a) {
                               count(&a->v) * elem_bytes(a->v_pages.dtype) + bytes(&a->slots)};
 }
 
-/* Every sequence is taken to have q_max rows and kv_max keys. */
+/* Every sequence is assumed to have q_max rows and kv_max keys. */
 static lt_cost attention_paged(const lt_attention_paged_args *a) {
     const int64_t n = a->kv_len.shape[0];
     const lt_attention_args plain = {.q = {.n_dims = 4, .shape = {n, a->q_max, 1, 1}},
@@ -486,7 +491,7 @@ static lt_cost cast(const lt_cast_args *a) {
     return (lt_cost){0.0, bytes(&a->x) + bytes(&a->y)};
 }
 
-/* An element: largest magnitude, scale. */
+/* Per element: largest magnitude, scale. */
 static lt_cost cast_scaled(const lt_cast_scaled_args *a) {
     return (lt_cost){2.0 * count(&a->x), bytes(&a->x) + sum4(bytes(&a->y), bytes(&a->scale),
                                                              bytes(&a->t), bytes(&a->t_scale))};

@@ -1,6 +1,6 @@
-/* cost.h: what an op must do at least: floating-point operations and bytes through memory, each
- * input read once and each output written once. One formula an op, read by the bench (% of the
- * bound) and by the planner. */
+/* cost.h: the least work of an op: floating-point operations, and bytes through memory when each
+ * input is read once and each output is written once. There is one formula per op, which the
+ * bench (% of the bound) and the planner read. */
 #ifndef LT_TENSOR_COST_H
 #define LT_TENSOR_COST_H
 
@@ -18,7 +18,7 @@ lt_cost lt_op_cost(lt_op op, const void *args);
  * element. */
 lt_cost lt_cost_matmul(double m, double n, double k, double a_bytes, double b_bytes,
                        double y_bytes);
-/* pairs: number of visible (query, key) pairs of one head, e.g. T * S, or about T * S / 2 when
+/* pairs: number of visible (query, key) pairs of one head, e.g. T * S, or about T * S / 2 if
  * causal. */
 lt_cost lt_cost_attention(double pairs, double rows, double keys, double heads, double kv_heads,
                           double head_dim, double elem_bytes, bool backward);

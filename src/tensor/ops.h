@@ -2,13 +2,13 @@
  * contracts; kernels/ implements them.
  *
  * Notation: B sequences, T query tokens each, S keys, R = B * T rows, C width, H query heads, G
- * key/value heads, D head width, F feed-forward width, V vocabulary, E experts, K experts a token.
- * "act dtype" is F32 or BF16, the same for all activation tensors of a call unless said otherwise.
- * "[+ x]" is optional, "[+]=" adds where the arguments say so and writes otherwise. Gradients of
- * parameters are F32 and accumulated (added to); gradients of activations are written, or added to
- * where `add_dx` is set. All arithmetic is F32 (F64 in ref/); a BF16 result is rounded once, at the
- * store. Reductions have a fixed order: the same call gives the same bits, for any number of
- * threads.
+ * key/value heads, D head width, F feed-forward width, V vocabulary, E experts, K experts per
+ * token. "act dtype" is F32 or BF16, the same for all activation tensors of a call unless stated
+ * otherwise. "[+ x]" is optional, "[+]=" adds where the arguments say so and writes otherwise.
+ * Gradients of parameters are F32 and accumulated (added to); gradients of activations are
+ * written, or added to where `add_dx` is set. All arithmetic is F32 (F64 in ref/); a BF16 result
+ * is rounded once, at the store. Reductions have a fixed order: the same call gives the same
+ * bits, for any number of threads.
  *
  * Views may be strided in all but the last dimension (stride 1) unless an op says "contiguous".
  * An optional tensor is absent when its data is NULL. The caller checks shapes: a wrong one fails
@@ -30,8 +30,8 @@
  * of its sums), bit for bit, whatever M, N, packing or threads. b_packed: the contents of b in the
  * backend's own layout, from matmul_pack, or NULL. b still gives shape and dtype, and its data must
  * stay valid, because an implementation that does not know the layout reads it. For a block type,
- * data may be NULL once b is packed. fixed_order: a row of y has the same bits for every M, so that
- * a token does not depend on its batch. */
+ * data may be NULL once b is packed. fixed_order: a row of y has the same bits for every M, so
+ * that the result for a token does not depend on its batch. */
 typedef struct {
     lt_tensor y, a, b, bias;
     bool trans_a, trans_b, accumulate, fixed_order;
@@ -53,14 +53,14 @@ typedef struct {
 
 /* y (R, C) = scale * table (V, C)[ids (R) I32] [+ pos_table (P, C)[positions (R) I32]]. An id
  * outside [0, V) is a bug, because ids are checked where data enters. Forward, with late (K) I32,
- * an id -1 - k stands for late[k], which an earlier op chooses, or for 0 if late[k] is negative.
- * Backward: dtable (V, C) F32 += scale * dy rows, in order of rows; dpos_table += dy rows in the
- * same way, unscaled. Forward, table may have any type that lt_block_decodes accepts, or be
- * NF4_DOUBLE with its scales (block.h) in table_scales, F32; table_packed is like b_packed of a
- * product.
+ * an id -1 - k stands for late[k], which an earlier op has written, or for 0 if late[k] is
+ * negative. Backward: dtable (V, C) F32 += scale * dy rows, in order of rows; dpos_table += dy
+ * rows in the same way, unscaled. Forward, table may have any type that lt_block_decodes accepts,
+ * or be NF4_DOUBLE with its scales (block.h) in table_scales, F32; table_packed is like b_packed
+ * of a product.
  * With part, the table holds rows [first, first + V) of a larger table. Forward, a row of y whose
- * id is not among them is 0, and gets no position either; backward, such a row of dy adds nothing
- * to either table. late is not given then. */
+ * id is not among them is 0, without a position; backward, such a row of dy adds nothing to
+ * either table. late is then absent. */
 typedef struct {
     lt_tensor y, table, ids, pos_table, positions, late;
     float scale;
@@ -77,14 +77,14 @@ typedef struct {
 } lt_embed_bwd_args;
 
 /* RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467) over the last dimension:
- *   x' = x [+ add; x' is also stored to sum, and used as stored]; rstd = 1 / sqrt(mean(x'^2) +
- *   eps); y = x' * rstd * (gain_offset + gain)
+ *   x' = x [+ add; x' is also stored to sum, and used as stored]
+ *   rstd = 1 / sqrt(mean(x'^2) + eps); y = x' * rstd * (gain_offset + gain)
  * x, y, add, sum: (R, C) or (R, H, C) for per-head norms; gain (C) F32 or BF16; rstd F32, one per
  * normalised row, contiguous, may be absent. Backward from x' (= sum): dx [+]= ..., dgain (C) F32
  * += ..., unless it is absent. dy and dx may be the same tensor.
  *
- * x may hold some columns of rows that are wider, of which others hold as many columns each. Then a
- * norm takes two calls, and between them the caller averages what the first one wrote:
+ * x may have only some columns of wider rows, of which other ranks have as many columns each.
+ * Then a norm takes two calls, and between them the caller averages the results of the first one:
  *   forward   LT_NORM_MEASURE writes mean(x^2) to rstd, and nothing else;
  *             LT_NORM_GIVEN reads the mean of the whole row there, and writes rstd and y
  *   backward  LT_NORM_MEASURE writes mean(gain dy x rstd) to mean (R) F32, and nothing else;
@@ -124,8 +124,8 @@ typedef struct {
 
 /* QK-norm and rotation in one pass (Henry et al. 2020, arXiv:2010.04245). x, y (R, H, D): the first
  * n_q heads of a row are queries, the others keys;
- *   n = x * rstd, rstd = 1 / sqrt(mean(x^2) + eps); y = rotate(n * (gain_offset + gain)), the
- *   rotation as in rope; gain: q_gain or k_gain (D), F32 or BF16.
+ *   n = x * rstd, rstd = 1 / sqrt(mean(x^2) + eps); y = rotate(n * (gain_offset + gain))
+ * The rotation is that of rope; gain: q_gain or k_gain (D), F32 or BF16.
  * Nothing is rounded between norm and rotation. y is not x. rstd (R, H) F32, contiguous; may be
  * absent. Backward: g = rotate back(dy), and from g as in rmsnorm: dx, dq_gain (D) F32 +=, dk_gain
  * (D) F32 +=, unless both are absent. dx may be dy. */
@@ -148,7 +148,7 @@ typedef struct {
  * document). softcap c > 0: x -> c tanh(x / c). alibi (H) F32 slopes: adds slope * (s - p), after
  * the softcap. sinks (H) F32: one more logit in the softmax's denominator. lse (B, H, T) F32:
  * log-sum-exp of the masked logits (sink included), for the backward pass; may be absent. A row
- * without visible keys: out 0, lse -inf. Forward, k and v may be F16 where q and out are F32.
+ * without visible keys: out 0, lse -inf. Forward, k and v may be F16 if q and out are F32.
  * Backward (Dao et al. 2022, arXiv:2205.14135, appendix B): dq, dk, dv written; dsinks F32 added
  * to; delta (B, H, T) F32 is scratch. */
 typedef struct {
@@ -162,24 +162,25 @@ typedef struct {
     lt_attention_args fwd; /* The forward call's arguments; out and lse hold its results. */
 } lt_attention_bwd_args;
 
-/* Attention whose keys were divided among calls: what one call gave joins what others gave before
- * (Dao et al. 2022, section 3.1). out (B, T, H, D) F32 and lse (B, H, T) are the results so far,
- * part and part_lse those of more keys:
+/* Attention whose keys are divided among calls: combine the result of one call with those of
+ * earlier calls (Dao et al. 2022, section 3.1). out (B, T, H, D) F32 and lse (B, H, T) are the
+ * results so far, part and part_lse those of more keys:
  *   l = log(exp(lse) + exp(part_lse) [+ exp(sinks[h])]),
  *   out = out exp(lse - l) + part exp(part_lse - l),  lse = l
- * first: there is nothing so far, out and lse are only written. Rows without any key in part have
- * part_lse -inf. sinks (H) F32 joins in one of the calls, whose parts were made without it. */
+ * first: there are no earlier results, and out and lse are only written. Rows without any key in
+ * part have part_lse -inf. sinks (H) F32 are given to one of the calls, and were not part of its
+ * inputs. */
 typedef struct {
     lt_tensor out, lse, part, part_lse, sinks;
     bool first;
 } lt_attention_merge_args;
 
-/* Where a call's keys are those of another rank: the first key that each query sees, for doc_start
- * of that call. A sequence is cut into pieces of `piece` tokens. A rank's queries are those of
- * pieces q_piece[0] and q_piece[1], one behind the other, of which the call has T from q_first on;
- * the keys are those of k_piece[0] and k_piece[1]. y (B, T) I32 = how many of the keys stand before
- * place doc_start[b][t] (B, T) I32 (absent: 0), or with window > 0 before the query's own place -
- * window + 1 if that is larger. */
+/* For an attention call with the keys of another rank: the first key that each query sees, for
+ * doc_start of that call. A sequence is cut into pieces of `piece` tokens. A rank's queries are
+ * those of pieces q_piece[0] and q_piece[1], one after the other, of which the call has T from
+ * q_first on; the keys are those of k_piece[0] and k_piece[1]. y (B, T) I32 = how many of the
+ * keys are before position doc_start[b][t] (B, T) I32 (absent: 0) or, with window > 0, before the
+ * query's position - window + 1 if that is larger. */
 typedef struct {
     lt_tensor y, doc_start;
     int64_t window, piece, q_first;
@@ -198,19 +199,19 @@ typedef struct {
 /* Causal attention of the newest tokens of N sequences over such a cache. Rows [q_start[n],
  * q_start[n + 1]) of q and out (R, H, D) are the last tokens of sequence n, which has kv_len[n]
  * tokens, these included and already written. q_start (N + 1), kv_len (N), table (N, most pages)
- * I32; entries of table behind the last page of a sequence are not read. window, softcap, alibi,
+ * I32; entries of table after the last page of a sequence are not read. window, softcap, alibi,
  * sinks: as in attention. q_max, kv_max: no sequence has more rows or tokens, so that a device can
  * size its launch without reading the arrays. table, q_start, kv_len and the keys of tokens before
  * these rows exist before the step: a device may read them before preceding ops have finished.
- * prompt_keys: tokens of all sequences of at least LT_PROMPT_ROWS rows, in sum, so that a device
- * can size a copy of their keys; 0: not told.
+ * prompt_keys: the total number of tokens of all sequences with at least LT_PROMPT_ROWS rows, so
+ * that a device can size a copy of their keys; 0: unknown.
  * fixed_order: a row's bits depend only on its own query and keys, not on R, N, other rows of the
  * sequence or the places of its pages.
- * packs (N, 3) I32, absent: none. Sequence n is of a pack that begins with sequence packs[n][0] and
- * has packs[n][1] sequences, 1 if n is alone; they follow each other and have one row each. Their
- * first packs[n][2] tokens, fewer than the kv_len of any, lie in the same pages, so that a device
- * may read those keys once for several sequences. Results have the same bits without packs. Devices
- * ignore packs with a window. */
+ * packs (N, 3) I32, absent: none. Sequence n belongs to a pack that begins with sequence
+ * packs[n][0] and has packs[n][1] sequences, 1 if n is alone; they are consecutive and have one
+ * row each. Their first packs[n][2] tokens, fewer than the kv_len of any, are in the same pages,
+ * so that a device may read those keys once for several sequences. Results have the same bits
+ * without packs. Devices ignore packs with a window. */
 typedef struct {
     lt_tensor out, q, k_pages, v_pages, table, q_start, kv_len, alibi, sinks, packs;
     float scale, softcap;
@@ -241,7 +242,8 @@ typedef enum {
  * b + softplus(n); b = 0.5, eps = -1e-6; xielu_params (2) F32 = p, n. Backward: dx; dxielu_params
  * (2) F32 +=. dx may be x's own memory or, not gated, dy's.
  * SWIGLU_CLAMPED, gated: y = g sigmoid(alpha g) (u + 1), g = min(gate, limit), u = up clamped to
- * [-limit, limit]; what was cut has no gradient. alpha and limit, above 0, are this kind's. */
+ * [-limit, limit]; clipped values have no gradient. alpha and limit, above 0, are only for this
+ * kind. */
 typedef struct {
     lt_tensor y, x, xielu_params;
     lt_act_kind kind;
@@ -278,8 +280,8 @@ typedef struct {
 } lt_add_args;
 
 /* y = part + x[0] + x[1] + ... + x[n - 1], in this order, in F32, rounded once; part F32 or absent.
- * All (C), contiguous; the x have one type, F32 or BF16; y has it, too, or is F32. y may be part or
- * any of the x. */
+ * All are (C), contiguous; the x have the same type, F32 or BF16; y has this type or F32. y may
+ * be part or any of the x. */
 #define LT_SUM_MOST 16
 typedef struct {
     lt_tensor y, part, x[LT_SUM_MOST];
@@ -287,9 +289,9 @@ typedef struct {
 } lt_sum_args;
 
 /* y[i] = the sum of rows index[start[i]], ..., index[start[i + 1] - 1] of x, in this order, in F32,
- * rounded once; without start, row index[i] alone. An index of -1 stands for a row of zeros, and an
- * empty sum is one. y (N, C), x (M, C), F32 or BF16, rows contiguous; index (K) and start (N + 1)
- * I32. */
+ * rounded once; without start, row index[i] alone. An index of -1 stands for a row of zeros, and
+ * so is an empty sum. y (N, C), x (M, C), F32 or BF16, rows contiguous; index (K) and start (N +
+ * 1) I32. */
 typedef struct {
     lt_tensor y, x, index, start;
 } lt_gather_rows_args;
@@ -304,15 +306,16 @@ typedef struct {
  *
  * The logits may be those of a part of the vocabulary, ids [first, first + V). labels and best are
  * ids of the whole vocabulary, which has less than 2^24 of them. Such a row takes two calls:
- *   1. with part (R, LT_XENT_PART) F32, contiguous: writes what the softmax of the whole row needs
- *      of this part, and nothing else;
- *   2. with parts (n, R, LT_XENT_PART) F32: what the first call wrote for each part, by rising ids.
+ *   1. with part (R, LT_XENT_PART) F32, contiguous: writes the numbers of this part that the
+ *      softmax of the whole row needs, and nothing else;
+ *   2. with parts (n, R, LT_XENT_PART) F32: the results of the first call for each part, by
+ *   ascending ids.
  *      loss, lse, best and the gradient are those of the whole row. The parts are summed in their
  *      order, so the results have the same bits whichever part the call has. */
 enum {
     LT_XENT_MAX,  /* The largest l. */
     LT_XENT_SUM,  /* The sum of exp(l - max). */
-    LT_XENT_HIT,  /* l[label]; 0 where the label is in another part, or ignored. */
+    LT_XENT_HIT,  /* l[label]; 0 if the label is in another part or is ignored. */
     LT_XENT_BEST, /* The lowest id whose l is the largest. */
     LT_XENT_PART
 };
@@ -322,19 +325,19 @@ typedef struct {
     int64_t first;
 } lt_xent_args;
 
-/* The divergence of two distributions of the next word, a row each: q of a student, logits (R, V)
- * F32 or BF16, and p of a teacher. loss (R) F32 = (1 - label_share) D + label_share * (the label's
- * cross-entropy), 0 in rows with label -1. labels (R) I32, weights and softcap are as in xent; with
- * grad_scale != 0 the logits are replaced by grad_scale * weight * d(loss)/d(logits).
+/* The divergence of two distributions of the next token, one row for each: q of a student, logits
+ * (R, V) F32 or BF16, and p of a teacher. loss (R) F32 = (1 - label_share) D + label_share * (the
+ * label's cross-entropy), 0 in rows with label -1. labels (R) I32, weights and softcap are as in
+ * xent; with grad_scale != 0 the logits are replaced by grad_scale * weight * d(loss)/d(logits).
  *
  * q = softmax(softcap(logits) / temperature); the cross-entropy is that of temperature 1. The
- * teacher is given by one of two:
+ * teacher is given in one of two forms:
  *   teacher (R, V) F32 or BF16: its logits. p = softmax(softcap(teacher) / temperature), with
  *     teacher_softcap;
- *   ids (R, K) I32, logp (R, K) F32: K words of the row, by rising ids, and the logarithms of their
- *     probabilities at this temperature; behind the last of them -1. What is left of both
- *     distributions is the probability of one further word with `rest`, where the teacher's is at
- *     least LT_DISTILL_REST; else both are divided by the sum over the K words.
+ *   ids (R, K) I32, logp (R, K) F32: K tokens of the row, by ascending ids, and the logarithms of
+ *     their probabilities at this temperature; -1 follows the last one. With `rest`, the
+ *     remaining probability of each distribution is that of one further token, if the teacher's
+ *     is at least LT_DISTILL_REST; otherwise both are divided by their sums over the K tokens.
  *
  * D is the generalised Jensen-Shannon divergence of Agarwal et al. 2024, arXiv:2306.13649, equation
  * 1, in nats: beta KL(p, m) + (1 - beta) KL(q, m) with m = beta p + (1 - beta) q. beta 0 stands for
@@ -368,7 +371,7 @@ typedef struct {
 /* Choose one token for each of P picks from a row of logits (R, V) F32 on the device, as
  * model/infer/sampler.h does on the host. rows (P) I32 is the row of each pick; -1: the pick is
  * idle; LT_CHOOSE_SKIP: the pick is ignored. how (P, LT_CHOOSE_HOW_COUNT) F64, contiguous, holds
- * its options, named here in capitals. l = softcap(logits) if softcap > 0, else the logits.
+ * its options, named here in capitals. l = softcap(logits) if softcap > 0, otherwise the logits.
  *
  * SLOT >= 0 is a row of penalties (-1: none). First, the output count of id NEW in that row grows
  * by 1, unless NEW is LT_CHOOSE_NO_NEW; NEW = -1 - k stands for late[k], of late (K) I32, or for 0
@@ -389,8 +392,8 @@ typedef struct {
  *   nearest to the entropy), then by index;
  *   TOP_P < 1 keeps the fewest, at least one, that make up this share of the remaining weight;
  *   MIN_P keeps those with w >= MIN_P;
- *   DRAW in [0, 1) chooses, by rising index, the first id at which the running sum of w exceeds
- *   DRAW times the total.
+ *   DRAW in [0, 1) chooses, by ascending index, the first id at which the running sum of w
+ *   exceeds DRAW times the total.
  *
  * id (P) I32 is the token, or one of LT_CHOOSE_*. With N_TOP >= 0: logprob (P) F32 is
  * log softmax(l)[id]; rank (P) I32 the number of larger l; top_id and top_logprob
@@ -433,16 +436,16 @@ typedef struct {
 /* Mixture-of-experts routing (Shazeer 2017, Fedus 2021 [switch], Jiang 2024 [mixtral]). logits (R,
  * E) F32. probs (R, E) F32 = softmax; experts (R, K) I32 the K largest (ties: lower index), weights
  * (R, K) F32 their probabilities, divided by their sum if normalise. slots: a stable counting sort
- * of the R * K assignments (row-major) by expert: slot_row (R * K) I32 holds, for each place in
+ * of the R * K assignments (row-major) by expert: slot_row (R * K) I32 has, for each slot in
  * expert order, its assignment r * K + k; expert_start (E + 1) I32. capacity > 0: assignments
  * beyond the first `capacity` of an expert are dropped (weight 0, placed after expert_start[E],
  * which then is the number kept; weights are normalised before dropping). aux (2) F32: [0]
  * load-balancing loss E * sum_e f_e P_e, f_e = share of the R * K assignments (before dropping)
- * that chose e, P_e = mean probability (transformers' Mixtral counts each of a row's K choices as a
- * whole row: K times this); [1] mean over rows of lse(logits)^2 (router z-loss). Backward: dlogits
- * (R, E) from dweights (R, K), plus aux_coef and z_coef times the gradients of the two aux losses
- * (f_e is constant); aux_scale (1) F32, optional, multiplies both on the device, so that a recorded
- * graph reads its current value. */
+ * that chose e, P_e = mean probability (transformers' Mixtral counts each of a row's K choices as
+ * a whole row: K times this); [1] mean over rows of lse(logits)^2 (router z-loss). Backward:
+ * dlogits (R, E) from dweights (R, K), plus aux_coef and z_coef times the gradients of the two
+ * aux losses (f_e is constant); aux_scale (1) F32, optional, multiplies both on the device, so
+ * that a recorded graph reads its current value. */
 #define LT_MOE_MAX_EXPERTS 1024
 #define LT_MOE_MAX_TOP_K   64
 typedef struct {
@@ -456,7 +459,7 @@ typedef struct {
     bool normalise;
 } lt_moe_route_bwd_args;
 
-/* Rows into expert order and back. n = expert_start[E] rows are valid.
+/* Copy rows into expert order and back. n = expert_start[E] rows are valid.
  * gather   y (n, C) = x[slot_row[i] / K]
  *          backward: dx (R, C) [+]= sum of dy over a row's slots
  * combine  y (R, C) = sum_k weights[r][k] * x[slot of (r, k)]
@@ -488,24 +491,24 @@ typedef struct {
 /* The experts' products, dropless: expert e owns rows [start[e], start[e + 1]) of the rows in
  * expert order; start = expert_start (E + 1) I32, contiguous, is read on the device, never by the
  * host.
- *   rows: y (n, N) rows of e [+]= a (n, K) rows of e . op(b[e]), b (E, K, N), or (E, N, K) with
- *   trans_b. Rows beyond start[E] are not touched. weights: y (E, M, N) F32 [e] [+]= (a rows of
- *   e)^T . b rows of e, a (n, M), b (n, N): the gradient of the experts' matrices. trans_b is
- *   ignored.
+ *   rows     y (n, N) rows of e [+]= a (n, K) rows of e . op(b[e]), b (E, K, N), or (E, N, K) with
+ *            trans_b. Rows beyond start[E] are not touched.
+ *   weights  y (E, M, N) F32 [e] [+]= (a rows of e)^T . b rows of e, a (n, M), b (n, N): the
+ *            gradient of the experts' matrices. trans_b is ignored.
  * a, b: one type; y: F32 or BF16. */
 typedef struct {
     lt_tensor y, a, b, expert_start;
     bool weights, trans_b, accumulate, fixed_order; /* fixed_order: as in matmul. */
 } lt_matmul_grouped_args;
 
-/* Adapters of rows that each have their own (Chen et al. 2023, "Punica", arXiv:2310.18547): a step
- * of serving in which few rows have many adapters.
+/* Add the products of adapters when each row has its own (Chen et al. 2023, "Punica",
+ * arXiv:2310.18547): for a step of serving in which few rows have many adapters.
  *
  *     u (n, parts R) F32 = x (n, K) . a[place] (parts, R, K)^T
  *     y (n, first_of_y ..) += scale * u of the part (n, R) . b[place] (R, first_of_b ..), each part
  *
  * a (places, parts, R, K), b (places, R, columns), of x's type, rows contiguous; place (n) I32, -1:
- * the row has none, and its u and y are left alone; scale (n) F32, absent: 1. Sums in F32; y is
+ * the row has none, and its u and y are not written; scale (n) F32, absent: 1. Sums in F32; y is
  * rounded once. A row's bits depend neither on n nor on the other rows. place, a and b exist before
  * the step: a device may read them before preceding ops have finished. */
 #define LT_LORA_ADD_PARTS 3
@@ -519,13 +522,13 @@ typedef struct {
     lt_lora_add_part parts[LT_LORA_ADD_PARTS];
 } lt_lora_add_args;
 
-/* What DoRA (model/lora/dora.h) makes of the product with the base, before an adapter's own is
- * added:
+/* Scale and shift the product with the base as DoRA does (model/lora/dora.h), before that with
+ * the adapter is added:
  *
  *     y (n, columns) = factor[place] (columns) * y + offset[place] (columns)
  *
- * factor, offset (places, columns) F32, offset absent: 0; place (n) I32, -1: the row of y is left
- * alone. y is rounded once. All but y exist before the step. */
+ * factor, offset (places, columns) F32, offset absent: 0; place (n) I32, -1: the row of y is not
+ * changed. y is rounded once. All but y exist before the step. */
 typedef struct {
     lt_tensor y, factor, offset, place;
 } lt_lora_scale_args;
@@ -536,8 +539,8 @@ typedef struct {
  *     y (M, first_of_y ..) += u (M, part R .. part R + R) . op(v)
  *
  * u (M, parts R), rows contiguous; op(v) (R, columns) as base.trans_b says: rows first_of_b on of v
- * (rows, R), transposed, or columns first_of_b on of v (R, columns). In one pass y is rounded once,
- * in two twice. */
+ * (rows, R), transposed, or columns first_of_b on of v (R, columns). Implementations in one pass
+ * round y once, those in two passes twice. */
 typedef struct {
     lt_matmul_args base;
     lt_tensor u, v;
@@ -548,14 +551,15 @@ typedef struct {
 /* Optimiser steps over flat buffers of count elements; p, g, moments F32 contiguous; all moments of
  * AdamW and AdEMAMix may be BF16 instead (see below). copy: BF16 copy of p, written if present.
  * decay: decoupled weight decay. g is multiplied by grad_scale (clipping) when it is read. step
- * counts from 1. AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), as torch.optim.AdamW: p *= 1 -
- * lr * decay; m, v EMAs; p -= lr * m^ / (sqrt(v^) + eps). AdEMAMix (Pagliardini et al. 2024,
- * arXiv:2409.03137), as swiss-ai's code: m1 EMA(beta1) bias-corrected, m2 EMA(beta3) not, v
- * EMA(beta2) bias-corrected;
- *   p -= lr * ((m1^ + alpha * m2) / (sqrt(v^) + eps) + decay * p); the caller has applied the
- *   warm-up of alpha and beta3.
- * Lion (Chen et al. 2023, arXiv:2302.06675): p *= 1 - lr * decay; p -= lr * sign(beta1 m + (1 -
- * beta1) g); m = beta2 m + (1 - beta2) g. */
+ * counts from 1.
+ *   AdamW     (Loshchilov & Hutter 2017, arXiv:1711.05101), as torch.optim.AdamW:
+ *             p *= 1 - lr * decay; m, v EMAs; p -= lr * m^ / (sqrt(v^) + eps)
+ *   AdEMAMix  (Pagliardini et al. 2024, arXiv:2409.03137), as in swiss-ai's code: m1 EMA(beta1)
+ *             bias-corrected, m2 EMA(beta3) not, v EMA(beta2) bias-corrected;
+ *             p -= lr * ((m1^ + alpha * m2) / (sqrt(v^) + eps) + decay * p);
+ *             the caller has applied the warm-up of alpha and beta3
+ *   Lion      (Chen et al. 2023, arXiv:2302.06675): p *= 1 - lr * decay;
+ *             p -= lr * sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g */
 /* Moments in BF16 are stored with stochastic rounding (lt_f32_to_bf16_drawn). With rounding to
  * nearest a slow moment would never change, because 1 - beta is less than half a unit of BF16. The
  * step itself uses the F32 values. The random bits of element i come from lt_rng_block(words, seed,
@@ -597,8 +601,8 @@ typedef struct {
 } lt_lion_args;
 
 /* Gradient clipping on the device: norm = scale * sqrt(sumsq (1) F64); now[GRAD_SCALE] = scale *
- * min(1, max_norm / norm), without clipping for max_norm 0; now[SKIP] = 1 unless norm is finite,
- * else 0. norm (1) F32 is optional. */
+ * min(1, max_norm / norm), without clipping for max_norm 0; now[SKIP] = 0 if norm is finite,
+ * otherwise 1. norm (1) F32 is optional. */
 typedef struct {
     lt_tensor now, sumsq, norm;
     float scale, max_norm;
@@ -625,10 +629,10 @@ typedef struct {
     bool accumulate;
 } lt_sumsq_args;
 
-/* out (n) I64: hashes of n pieces of memory. Piece i has the pieces[i][1] bytes that begin
- * pieces[i][0] bytes behind x.data; pieces (n, 2) is I64, and any other shape and type of x only
- * says how much is read. With w_k the 64-bit words of a piece, k = 1, 2, ..., little endian, the
- * last one filled up with zeros:
+/* out (n) I64: hashes of n pieces of memory. Piece i is the pieces[i][1] bytes that begin at byte
+ * pieces[i][0] of x.data; pieces (n, 2) is I64. Shape and type of x only say how many bytes may
+ * be read. With w_k the 64-bit words of a piece, k = 1, 2, ..., little endian, the last one
+ * padded with zeros:
  *
  *     out[i] = sum over k of mix(w_k xor k LT_HASH_STEP), modulo 2^64
  *
@@ -649,14 +653,14 @@ typedef struct {
     lt_tensor y, x;
 } lt_cast_args;
 
-/* Dropout: y (R, C) [+]= d(x), x (R, C), where d makes numbers 0 and multiplies the others by
- * `factor`. A number becomes 0 if its random word is less than `threshold`: column c of row r has
- * word (column + c) % 4 of lt_rng_block (base/rng.h) of seed and stream at
+/* Dropout: y (R, C) [+]= d(x), x (R, C), where d sets some elements to 0 and multiplies the
+ * others by `factor`. An element becomes 0 if its random word is less than `threshold`: column c
+ * of row r has word (column + c) % 4 of lt_rng_block (base/rng.h) of seed and stream at
  *
  *     ((first_row + r / seq * row_step) 2^LT_DROP_ROW_BITS + place) blocks + (column + c) / 4
  *
- * with place = starts[t / piece] + t % piece and t = r % seq. So `blocks` is four times at least
- * the columns of a whole row, of which these are C from `column` on, and place is less than
+ * with place = starts[t / piece] + t % piece and t = r % seq. So 4 * `blocks` is at least the
+ * number of columns of a whole row, of which these are C from `column` on, and place is less than
  * 2^LT_DROP_ROW_BITS. y may be x. */
 #define LT_DROP_ROW_BITS 22
 typedef struct {

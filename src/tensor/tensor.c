@@ -137,7 +137,7 @@ float lt_f16_to_f32(uint16_t h) {
         uint32_t u;
         float f;
     } w = {.u = rest};
-    if (rest >= 0x0F800000u) { /* Inf and NaN: all exponent bits. */
+    if (rest >= 0x0F800000u) { /* Inf and NaN have all exponent bits set. */
         w.u = rest | 0x70000000u;
     } else {
         w.f *= 0x1p112f; /* Rebias the exponent; subnormals become normal by the multiplication. */
@@ -214,7 +214,7 @@ void lt_convert(void *dst, lt_dtype dst_dtype, const void *src, lt_dtype src_dty
     if (dst_dtype == src_dtype) {
         memcpy(dst, src, count * lt_dtype_bytes(dst_dtype));
     } else if (dst_dtype == LT_F32 && src_dtype == LT_BF16) {
-        /* The hot pairs, kept vectorisable. */
+        /* The most frequent pairs, in loops that can be vectorised. */
         for (size_t i = 0; i < count; i++) {
             ((float *)dst)[i] = lt_bf16_to_f32(((const uint16_t *)src)[i]);
         }

@@ -35,7 +35,7 @@ lt_err lt_timeline_restart(lt_timeline *t, bool keep) {
     return LT_OK;
 }
 
-/* The place of a new span; -1: there is no memory for it. */
+/* The index of a new span; -1: there is no memory for it. */
 static int64_t take(lt_timeline *t) {
     if (t->n == t->room) {
         const int64_t room = 2 * t->room + 256;
@@ -82,8 +82,9 @@ lt_err lt_timeline_end(lt_timeline *t, const lt_open_span *s) {
     return LT_OK;
 }
 
-/* Fill in a span of the stopwatch. Where spans are kept, both of its marks are measured from mark
- * 0: a stopwatch rounds distances, so a begin and a length could reach behind the next begin. */
+/* Fill in a span of the stopwatch. If spans are kept, both of its marks are measured from mark 0:
+ * a stopwatch rounds distances, so a beginning plus a length could be later than the next
+ * beginning. */
 static lt_err measure(lt_timeline *t, int64_t i) {
     lt_span *s = &t->spans[i];
     double from_s = 0.0, to_s;

@@ -1,4 +1,5 @@
-/* timeline.h: what a rank does at what time: spans on the queue of its passes and on its host.
+/* timeline.h: records what a rank does at what time, as spans on the queue of its passes and on
+ * its host.
  *
  *     lt_timeline_begin(t, &span, LT_SPAN_WAIT, call, 0)     before the work
  *     lt_timeline_end(t, &span)                              after it
@@ -6,9 +7,9 @@
  *                                                            of all spans, and the sum of waits
  *
  * On a backend with a stopwatch a span of the queue is measured by two of its marks, so the host
- * waits for nothing; elsewhere work runs immediately, and the clock is read. The sum of all waits
- * is always measured. All other spans cost nothing unless they are kept, which a trace of a step
- * asks for. A timeline belongs to the thread that drives the queue. */
+ * does not wait; on other backends work runs immediately, and the clock is read. The sum of all
+ * waits is always measured. All other spans cost nothing unless they are kept, as for the trace
+ * of a step. A timeline belongs to the thread that drives the queue. */
 #ifndef LT_TENSOR_TIMELINE_H
 #define LT_TENSOR_TIMELINE_H
 
@@ -56,7 +57,7 @@ typedef struct lt_timeline lt_timeline;
 
 /* A span that has begun. */
 typedef struct {
-    int64_t at; /* Its place among those that are kept; -1: nowhere. */
+    int64_t at; /* Its index among the spans that are kept; -1: it is not kept. */
     bool waits, queued;
     uint64_t from_ns;
 } lt_open_span;
