@@ -11,7 +11,8 @@
  *               last[p] ─▶ norm ─▶ lm_head ─▶ logits (Vd) of token p + 2
  *
  * MTP, in the form of Xiaomi's MiMo
- *     model     the final norm's output of every row that it runs = fused[p] (C), kept likewise
+ *     model     the final norm's output of every row that it runs = fused[p] (C), kept in the
+ *     pool, too
  *     layer 0   token[p + 1] ─▶ embedding ─▶ token_layernorm ──┐
  *               fused[p]     ─▶ hidden_layernorm ─▶ first half ┴▶ input_proj
  *                 ─▶ a layer of the model's kind ─▶ final_layernorm ─▶ last[p] (C)
@@ -22,9 +23,9 @@
  * For the first draft token p is the last position that the model has run. Layer k makes draft
  * token k (from 0) in the same row. After the last layer, as after an EAGLE-3 head, the row of the
  * next position reads `last` of the row before instead of `fused`. Each layer has its own keys and
- * values, in pages with the same numbers as the model's. Keys and values of rows that read `last`
- * in this way, or a draft token, are not those of the text: they are written again when the tokens
- * are known.
+ * values, in pages with the same numbers as the model's. Rows that read `last` in this way, or a
+ * draft token, do not have the keys and values of the text: these are written again when the
+ * tokens are known.
  *
  * EAGLE-3   config.json with the architecture LlamaForCausalLMEagle3 and the keys of a Llama of one
  *           layer; vocab_size is the model's, draft_vocab_size (Vd; absent: V) the head's own.
@@ -34,7 +35,7 @@
  *               midlayer.self_attn.{q,k,v}_proj.weight (.., 2 C)   embedding, then hidden state
  *               midlayer.self_attn.o_proj.weight, midlayer.mlp.{gate,up,down}_proj.weight
  *               norm.weight (C), lm_head.weight (Vd, C)
- *               d2t (Vd) I64: id i of the head is the model's id i + d2t[i]; absent where Vd = V
+ *               d2t (Vd) I64: id i of the head is the model's id i + d2t[i]; absent if Vd = V
  *               t2d (V) BOOL: the model's ids that the head has; may be absent
  *               embed_tokens.weight (V, C); absent: the model's embedding
  * MTP       the model's folder: config.json of a Qwen2 or MiMo with num_nextn_predict_layers N of 1
@@ -67,7 +68,8 @@ void lt_draft_head_close(lt_draft_head *h); /* Accepts NULL. */
 
 int64_t lt_draft_head_vocab(const lt_draft_head *h);  /* Vd */
 int64_t lt_draft_head_layers(const lt_draft_head *h); /* 1 for an EAGLE-3 head. */
-/* logits (Vd) of the head as those of the model's ids (V): -inf where the head has none. */
+/* Convert logits (Vd) of the head to logits of the model's ids (V): -inf for ids that the head
+ * lacks. */
 void lt_draft_head_widen(const lt_draft_head *h, const float *logits, float *wide);
 /* Bytes of a page: keys, values and fused hidden states. */
 size_t lt_draft_head_page_bytes(const lt_draft_head *h, int64_t page_tokens, lt_dtype keys,
@@ -75,7 +77,7 @@ size_t lt_draft_head_page_bytes(const lt_draft_head *h, int64_t page_tokens, lt_
 
 typedef struct {
     int64_t target_rows;                   /* Most rows of a call of the model. */
-    int64_t max_rows, max_seqs, max_out;   /* Of a call of the head. */
+    int64_t max_rows, max_seqs, max_out;   /* Limits of a call of the head. */
     int64_t max_seq, n_pages, page_tokens; /* As in lt_paged_forward_options. */
     lt_dtype cache_dtype, value_dtype;
     bool fixed_order;
@@ -98,16 +100,16 @@ LT_MUST_USE lt_err lt_draft_pass_copy_page(lt_draft_pass *p, int64_t dst, int64_
 
 /* Queue a call of a layer of the head. rows:
  *     ids[r]       the token that this layer reads in its row of positions[r]
- *     slots[r]     -1: the row's key and value exist already, or are not wanted
+ *     slots[r]     -1: the row's key and value exist already, or are not needed
  *     n_choose     0, or n_out with `how` of each wanted row. Penalties and masks of `how`, and the
- *                  members of rows behind it, are not read
+ *                  members of rows after it, are not read
  * hidden[r] >= 0 is the slot of the row's fused hidden state; -1 - k means `last` of row k of the
- * call before. If that call was one of the last layer, it must have had wanted rows. */
+ * previous call. If that call was one of the last layer, it must have had wanted rows. */
 LT_MUST_USE lt_err lt_draft_pass_run(lt_draft_pass *p, int64_t layer,
                                      const lt_paged_forward_rows *rows, const int32_t *hidden);
-LT_MUST_USE lt_err lt_draft_pass_wait(lt_draft_pass *p); /* Until the last call is done. */
-/* Warm-up call i, like lt_paged_forward_warm, so that no text waits for kernels, and measured times
- * predict those of later calls. */
+LT_MUST_USE lt_err lt_draft_pass_wait(lt_draft_pass *p); /* Wait until the last call is done. */
+/* Make warm-up call i, like lt_paged_forward_warm, so that no request waits for kernels, and
+ * measured times predict those of later calls. */
 LT_MUST_USE lt_err lt_draft_pass_warm(lt_draft_pass *p, int64_t i, bool *more);
 /* Wait for the last call. *logits: its logits (n_out, Vd) in host memory, valid until the next
  * call. */

@@ -1,7 +1,7 @@
 /* packs.c: see packs.h. */
 #include "model/infer/packs.h"
 
-/* Of the first `most` pages of two sequences, how many are the same before one differs. */
+/* The number of equal pages, at most `most`, at the beginning of two sequences. */
 static int64_t same_pages(const int32_t *a, const int32_t *b, int64_t most) {
     int64_t n = 0;
     while (n < most && a[n] == b[n]) {
@@ -14,7 +14,8 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Pages that may be common to a sequence and others: whole ones before its new token. */
+/* Number of pages that a sequence may have in common with others: whole pages before its new
+ * token. */
 static int64_t old_pages(int32_t kv_len, int64_t page_tokens) {
     return (kv_len - 1) / page_tokens;
 }

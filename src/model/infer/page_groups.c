@@ -28,8 +28,8 @@ void lt_page_groups_choose(lt_page_groups *out, const lt_model_spec *spec, int64
     for (int64_t i = 0; i < spec->n_layers; i++) {
         n_windowed += lt_model_layer(spec, i).window > 0;
     }
-    /* The largest number first: of two divisions that take the same memory, the one with fewer
-     * groups wins. */
+    /* Try the largest number first: of two divisions that take the same memory, the one with
+     * fewer groups is chosen. */
     for (int64_t places = spec->n_layers - 1; places > 0; places--) {
         const int64_t full = lt_div_up(spec->n_layers - n_windowed, places),
                       windowed = lt_div_up(n_windowed, places),

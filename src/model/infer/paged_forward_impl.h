@@ -10,15 +10,16 @@
 #include "model/pass/prepare.h"
 #include "model/infer/steering.h"
 
-#define LT_PAGED_FORWARD_MAX_GRAPHS  512 /* buckets of rows and pages, with packs and without */
+#define LT_PAGED_FORWARD_MAX_GRAPHS  512 /* Buckets of rows and pages, with packs and without. */
 #define LT_PAGED_FORWARD_STATE_CALLS 4   /* Calls of penalty_set in flight at once, of two steps. */
-#define LT_PAGED_FORWARD_PADDING     8   /* Sequences that pad a call of few rows a sequence. */
+#define LT_PAGED_FORWARD_PADDING     8   /* Sequences that pad a call of few rows per sequence. */
 
-/* The shape of a call as it runs: at least the caller's. */
+/* The shape with which a call runs: at least the caller's. */
 typedef struct {
     int64_t rows, seqs, out, q_max, kv_max, max_pages;
-    int64_t adapters; /* Padded, some row has an adapter: lt_lora_rows.growths; else 0. */
-    bool packed;      /* Some sequences begin with the same pages (packs.h). */
+    /* lt_lora_rows.growths if the call is padded and a row has an adapter; otherwise 0. */
+    int64_t adapters;
+    bool packed; /* Some sequences begin with the same pages (packs.h). */
 } lt_paged_forward_shape;
 
 typedef struct {
@@ -31,9 +32,9 @@ typedef struct {
 typedef struct {
     int32_t *meta, *chosen; /* On the device; chosen: see pick_at. */
     int32_t *host_meta, *host_chosen;
-    int64_t call; /* Which it is, of all. */
-    bool busy;    /* The call was not waited for. */
-    bool sent;    /* Its picks come to host_chosen, and were not taken. */
+    int64_t call; /* Its number among all calls. */
+    bool busy;    /* The host has not waited for the call. */
+    bool sent;    /* Its picks are sent to host_chosen, and were not yet used. */
 } lt_paged_forward_side;
 
 /* Buffers of a call of penalty_set: slots, starts, edits, on the device and on the host. `call` is
@@ -48,16 +49,18 @@ struct lt_paged_forward {
     lt_paged_forward_options o;
     lt_prepared prepared;
     lt_arena cache, fixed, activations; /* Arenas in the backend's memory. */
-    /* One set, as the layer that runs sees it: nothing is kept for a backward pass. */
+    /* One set of activations, in the view of the current layer: nothing is kept for a backward
+     * pass. */
     lt_layer_acts room, layer;
-    bool alike; /* All layers see it alike. */
+    bool alike; /* All layers have the same view of it. */
     lt_batch_acts batch;
     lt_lora_run lora; /* The adapters of a model that has some. */
     void *pool;
     lt_page_groups groups;
     lt_tensor q_start, kv_len, out_rows; /* I32, views of the metadata */
     lt_tensor slots[LT_MAX_PAGE_GROUPS], table[LT_MAX_PAGE_GROUPS];
-    /* The same of packs, absent where none is; host_packs: (groups that keep all, max_seqs, 3). */
+    /* The same for packs, absent if there are none; host_packs: (groups that keep all, max_seqs,
+     * 3). */
     lt_tensor packs[LT_MAX_PAGE_GROUPS];
     int32_t *host_packs;
     lt_lora_rows lora_rows;      /* pool NULL: requests choose no adapters. */
@@ -65,23 +68,23 @@ struct lt_paged_forward {
     lt_tensor steer; /* S of steering.h, a view of the metadata; absent: no row is steered. */
     lt_paged_forward_side sides[2];
     int turn;            /* The side of the last call. */
-    int64_t prompt_keys; /* Of the call (lt_attention_paged_args). */
-    /* Calls of run so far; the first n_waited of them were waited for. */
+    int64_t prompt_keys; /* An argument of the call (lt_attention_paged_args). */
+    /* Number of calls of run so far; the host has waited for the first n_waited. */
     int64_t n_calls, n_waited;
-    lt_queue *up, *down; /* Transfers beside exec.queue. */
+    lt_queue *up, *down; /* Queues for transfers, beside exec.queue. */
     /* (n_penalty_states, V + LT_PENALTY_BIASES), (out_rows, ceil(V / 32)) I32 */
     lt_tensor penalty_states, masks;
     uint32_t *host_masks; /* The same. */
     lt_paged_forward_state_call state_calls[LT_PAGED_FORWARD_STATE_CALLS];
-    int state_call;           /* The next. */
+    int state_call;           /* Index of the next one. */
     lt_tensor h_out, out_f32; /* (max_out, C) act dtype; (out_rows, C) F32 */
     float *logits,
         /* (out_rows, V). host_logits: allocated on first use, if the host cannot read the device's
          * memory. */
         *host_logits;
     float **host_rows;            /* (out_rows) of those */
-    lt_tensor choose_rows, how;   /* The same, of all wanted rows. */
-    bool any_top;                 /* A pick of this call wants the likeliest, too. */
+    lt_tensor choose_rows, how;   /* The same, for all wanted rows. */
+    bool any_top;                 /* A pick of this call asks for the most likely ids, too. */
     lt_paged_forward_shape shape; /* Shape of the last call. */
     int64_t at_hand,
         /* The wanted row whose logits are the first of `logits`, and the first row of the chunk
@@ -95,9 +98,10 @@ struct lt_paged_forward {
 /* Words of metadata for each pick: its row, and how to choose. */
 #define LT_PAGED_FORWARD_PICK_WORDS (1 + 2 * LT_CHOOSE_HOW_COUNT)
 
-#define LT_PAGED_FORWARD_STEER_ALIGN 16 /* Words: products read S from there. */
+/* In words: alignment of S for the products that read it. */
+#define LT_PAGED_FORWARD_STEER_ALIGN 16
 
-/* Words of the call's metadata; choose_more's begin there. */
+/* Words of the call's metadata; those of choose_more follow. */
 static inline int64_t lt_paged_forward_call_words(const lt_paged_forward *f) {
     const lt_paged_forward_options *o = &f->o;
     const int64_t steer = o->max_rows * lt_steering_columns(f->steering);
@@ -109,11 +113,11 @@ static inline int64_t lt_paged_forward_call_words(const lt_paged_forward *f) {
                       (f->lora_rows.pool != NULL
                            ? lt_lora_pool_places(f->lora_rows.pool) + 1 + 3 * o->max_rows
                            : 0);
-    return (n + 3) / 2 * 2; /* how is of doubles. */
+    return (n + 3) / 2 * 2; /* `how` has doubles. */
 }
 
 static inline int64_t lt_paged_forward_words(const lt_paged_forward *f) {
-    const int64_t turns = f->o.few_rows - 1; /* After the first. */
+    const int64_t turns = f->o.few_rows - 1; /* Turns after the first one. */
     return lt_paged_forward_call_words(f) + f->o.out_rows * (LT_PAGED_FORWARD_PICK_WORDS + turns) +
            1;
 }
@@ -128,14 +132,14 @@ static inline size_t lt_paged_forward_chosen_bytes(const lt_paged_forward_option
     return (size_t)(o->out_rows * (3 + (top ? 2 * LT_CHOOSE_TOP : 0))) * sizeof(int32_t);
 }
 
-/* paged_forward_side.c: places of the fixed arena and of the host, and queues. */
+/* paged_forward_side.c: memory in the fixed arena and on the host, and queues. */
 void lt_paged_forward_sides_carve(lt_paged_forward *f, lt_arena *a);
 LT_MUST_USE lt_err lt_paged_forward_sides_open(lt_paged_forward *f);
 void lt_paged_forward_sides_close(lt_paged_forward *f);
 LT_MUST_USE lt_err lt_paged_forward_host_logits(lt_paged_forward *f);
-/* Begin a call: it gets the other side, once that is no longer read. */
+/* Begin a call: it gets the other side, when that is no longer read. */
 LT_MUST_USE lt_err lt_paged_forward_turn(lt_paged_forward *f);
-/* Its metadata, padded to f->shape, and the tensors that it is. */
+/* Upload its metadata, padded to f->shape, and set the tensors that view it. */
 LT_MUST_USE lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows *w);
 
 /* paged_forward_out.c. Put rows and options of n picks, and of idle ones up to `all`, into the
@@ -144,7 +148,7 @@ LT_MUST_USE lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_f
 void lt_paged_forward_put_picks(lt_paged_forward *f, int64_t *at, int64_t n, int64_t all,
                                 const int32_t *rows, const bool *choose, int32_t idle,
                                 const double *how);
-/* Logits of wanted rows [first, first + n). */
+/* Compute logits of wanted rows [first, first + n). */
 LT_MUST_USE lt_err lt_paged_forward_head(lt_paged_forward *f, int64_t first, int64_t n);
 /* Make picks [first, first + n) of those in the metadata, from the n_logits current rows. */
 LT_MUST_USE lt_err lt_paged_forward_choose(lt_paged_forward *f, int64_t first, int64_t n,

@@ -1,14 +1,15 @@
 /* paged_forward_out.c: the results of a call: picks and logits of the wanted rows, some at a time;
  * hidden states. See paged_forward.h.
  *
- *     h_out of the wanted rows ─head─▶ logits, where the model is ─choose─▶ 12 or 172 bytes a row
+ *     h_out of the wanted rows ─head─▶ logits, where the model is ─choose─▶ 12 or 172
+ *     B per row
  *                                                                              └─▶ host
  *                                        └─────── rows that are asked for ─▶ host, softcapped
  *
- * at_hand: the rows whose logits exist; picks and logits of the same rows need the head only once.
- * How to choose is known for some rows only after the picks of the previous call have arrived.
- * Their picks in the call itself are idle, and later they alone are chosen (choose_late), into the
- * same places. */
+ * at_hand: the rows whose logits exist; picks and logits of the same rows need the head only
+ * once. For some rows, the options of their picks are known only after the picks of the previous
+ * call have arrived. Their picks in the call itself are idle, and are made later (choose_late),
+ * at the same positions. */
 #include <math.h>
 #include <string.h>
 
@@ -69,7 +70,7 @@ lt_err lt_paged_forward_choose(lt_paged_forward *f, int64_t first, int64_t n, in
             .softcap = r->spec->final_softcap});
 }
 
-/* Logits of the wanted rows [first, first + n) on the device. */
+/* Make sure that the logits of the wanted rows [first, first + n) are on the device. */
 static lt_err need_logits(lt_paged_forward *f, int64_t first, int64_t n) {
     LT_ASSERT(n > 0 && n <= f->o.out_rows && first + n <= f->o.max_out &&
               first % f->o.out_rows == 0);
@@ -80,7 +81,7 @@ static lt_err need_logits(lt_paged_forward *f, int64_t first, int64_t n) {
     return LT_OK;
 }
 
-/* Picks of wanted rows [first, first + n) on the device. */
+/* Make the picks of wanted rows [first, first + n) on the device. */
 static lt_err need_picks(lt_paged_forward *f, int64_t first, int64_t n) {
     LT_TRY(need_logits(f, first, n));
     if (f->chosen_first != first) {
@@ -155,8 +156,8 @@ static int64_t put_turns(lt_paged_forward *f, int64_t at, int64_t *end, int64_t 
     return n_turns;
 }
 
-/* n further picks from the logits that exist. Their rows, options and masks are uploaded while the
- * call may still run. */
+/* Make n further picks from the logits that exist. Their rows, options and masks are uploaded
+ * while the call may still run. */
 static lt_err choose_beside(lt_paged_forward *f, int64_t n, const int32_t *rows, const bool *choose,
                             const double *how, const int32_t *turn, int64_t n_masks) {
     const lt_exec *r = &f->exec;
@@ -181,7 +182,7 @@ static lt_err choose_beside(lt_paged_forward *f, int64_t n, const int32_t *rows,
         f->choose_rows = lt_tensor_1d(side->meta + more + (t - 1) * n, LT_I32, n);
         err = lt_paged_forward_choose(f, 0, n, f->o.out_rows);
     }
-    f->choose_rows = own_rows; /* A later chunk's are still to be used. */
+    f->choose_rows = own_rows; /* Those of a later chunk are still needed. */
     f->how = own_how;
     return err;
 }
@@ -201,7 +202,7 @@ lt_err lt_paged_forward_choose_more(lt_paged_forward *f, int64_t n, const int32_
     return err == LT_OK ? fetch_picks(f, out) : err;
 }
 
-/* Rows [from, to) of the logits at hand. */
+/* Copy rows [from, to) of the logits at hand to the host. */
 static lt_err fetch_rows(lt_paged_forward *f, int64_t from, int64_t to) {
     const lt_exec *r = &f->exec;
     const int64_t V = lt_model_spec_outputs(r->spec);
@@ -216,7 +217,7 @@ lt_err lt_paged_forward_logits(lt_paged_forward *f, int64_t first, int64_t n, co
     lt_exec *r = &f->exec;
     const int64_t V = lt_model_spec_outputs(r->spec);
     const float cap = r->spec->n_scores == 0 ? r->spec->final_softcap : 0.0f;
-    int64_t from = 0; /* The first of neighbours that travel together. */
+    int64_t from = 0; /* The first of consecutive rows that are copied together. */
 
     LT_TRY(need_logits(f, first, n));
     LT_TRY(r->backend->host_memory ? LT_OK : lt_paged_forward_host_logits(f));
@@ -235,7 +236,7 @@ lt_err lt_paged_forward_logits(lt_paged_forward *f, int64_t first, int64_t n, co
             f->host_rows[i][v] = cap * tanhf(f->host_rows[i][v] / cap);
         }
     }
-    if (cap > 0 && r->backend->host_memory) { /* They are no longer what the head gave. */
+    if (cap > 0 && r->backend->host_memory) { /* They are no longer the output of the head. */
         f->at_hand = f->chosen_first = -1;
     }
     *logits = f->host_rows;
@@ -251,7 +252,7 @@ lt_err lt_paged_forward_hidden(lt_paged_forward *f, int64_t first, int64_t n, fl
         const lt_tensor y = lt_tensor_rows(&f->out_f32, 0, count);
         LT_TRY(lt_exec_cast(
             r, &(lt_cast_args){.y = y, .x = lt_tensor_rows(&f->h_out, first + i, count)}));
-        if (by != 1.0f) { /* As they were before the head's divisor. */
+        if (by != 1.0f) { /* Undo the head's divisor. */
             LT_TRY(lt_exec_add(r, &(lt_add_args){.y = y, .a = y, .alpha = by}));
         }
         LT_TRY(r->backend->download(r->queue, hidden + i * C, f->out_f32.data,

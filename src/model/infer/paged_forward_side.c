@@ -47,12 +47,12 @@ static size_t masks_bytes(const lt_paged_forward *f) {
     return (size_t)(f->o.out_rows * mask_words(f)) * sizeof(uint32_t);
 }
 
-/* All of a row at once, at most. */
+/* At most all words of a row at once. */
 int64_t lt_paged_forward_max_edits(const lt_paged_forward *f) {
     return f->exec.spec->vocab_size + LT_PENALTY_BIASES;
 }
 
-/* Slots, starts, edits. */
+/* Bytes of slots, starts and edits. */
 static size_t state_call_bytes(const lt_paged_forward *f) {
     return (size_t)(2 * (f->o.max_seqs + 1) + 2 * lt_paged_forward_max_edits(f)) * sizeof(int32_t);
 }
@@ -81,7 +81,8 @@ void lt_paged_forward_sides_carve(lt_paged_forward *f, lt_arena *a) {
     }
 }
 
-/* Do each wait between queues once, so that everything it needs exists before the first call. */
+/* Do each wait between queues once, so that everything that it needs exists before the first
+ * call. */
 static lt_err open_queues(lt_paged_forward *f) {
     const lt_backend *b = f->exec.backend;
     LT_TRY(b->queue_open(f->exec.device, &f->up));
@@ -94,7 +95,7 @@ static lt_err open_queues(lt_paged_forward *f) {
     return LT_OK;
 }
 
-/* Host memory is such that transfers reach at their best. */
+/* The host memory is of a kind for which transfers are fastest. */
 lt_err lt_paged_forward_sides_open(lt_paged_forward *f) {
     const lt_backend *b = f->exec.backend;
     for (int i = 0; i < 2; i++) {
@@ -119,7 +120,8 @@ lt_err lt_paged_forward_sides_open(lt_paged_forward *f) {
 
 void lt_paged_forward_sides_close(lt_paged_forward *f) {
     const lt_backend *b = f->exec.backend;
-    lt_paged_forward_drop(f); /* Nothing reads or writes what is released. */
+    /* Wait until nothing reads or writes the memory that is released. */
+    lt_paged_forward_drop(f);
     for (int i = 0; i < 2; i++) {
         b->host_release(f->exec.device, f->sides[i].host_meta, meta_bytes(f));
         b->host_release(f->exec.device, f->sides[i].host_chosen,
@@ -175,7 +177,7 @@ lt_err lt_paged_forward_turn(lt_paged_forward *f) {
 }
 
 /* Append n values to the metadata block, padded with `fill` to the size in the call's shape. The
- * tensor is their place on the device. */
+ * returned tensor is the same values on the device. */
 static lt_tensor put(lt_paged_forward *f, int64_t *at, const int32_t *values, int64_t n,
                      int64_t all, int32_t fill) {
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
@@ -203,7 +205,7 @@ static void pad_sequences(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     }
 }
 
-/* Pages of padding sequences: 0, of which they read what is there. */
+/* Page tables. Padding sequences have page 0, and read whatever it contains. */
 static lt_tensor put_table(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w,
                            int64_t group) {
     const lt_paged_forward_shape *c = &f->shape;
@@ -220,7 +222,7 @@ static lt_tensor put_table(lt_paged_forward *f, int64_t *at, const lt_paged_forw
     return t;
 }
 
-/* A padding sequence is alone. */
+/* Packs. A padding sequence is alone. */
 static lt_tensor put_packs(lt_paged_forward *f, int64_t *at, int64_t n_seqs, int64_t group) {
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     const int64_t seqs = f->shape.seqs;
@@ -234,7 +236,8 @@ static lt_tensor put_packs(lt_paged_forward *f, int64_t *at, int64_t n_seqs, int
     return t;
 }
 
-/* Set the metadata on its way: beside the call before if that is under way. */
+/* Start the transfer of the metadata, in parallel with the previous call if that is still
+ * running. */
 static lt_err start(lt_paged_forward *f, size_t bytes) {
     const lt_exec *r = &f->exec;
     lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
@@ -260,7 +263,7 @@ static lt_tensor put_steer(lt_paged_forward *f, int64_t *at, const lt_paged_forw
     return t;
 }
 
-/* The place of each row. */
+/* The adapter place of each row. */
 static void put_places(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w) {
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     const int64_t rows = f->shape.rows;
@@ -277,7 +280,7 @@ static void put_places(lt_paged_forward *f, int64_t *at, const lt_paged_forward_
     }
 }
 
-/* The scale of each row. */
+/* The adapter scale of each row. */
 static void put_scales(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w) {
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     const int64_t rows = f->shape.rows;
@@ -289,7 +292,7 @@ static void put_scales(lt_paged_forward *f, int64_t *at, const lt_paged_forward_
     }
 }
 
-/* Which rows have which adapter. */
+/* Metadata of the adapters of rows. */
 static void put_adapters(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w) {
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     lt_lora_rows *rows = &f->lora_rows;

@@ -9,12 +9,13 @@
 #include "base/error.h"
 #include "base/rng.h"
 
-/* Streams of random numbers; the choice's index stands above them. */
+/* Streams of random numbers; the choice's index is in the bits above them. */
 #define PICK_STREAM   0x5049434Bull /* "PICK": the draws. */
-#define XTC_STREAM    0x585443ull   /* "XTC": whether it acts. */
+#define XTC_STREAM    0x585443ull   /* "XTC": whether XTC is applied. */
 #define DRAFT_STREAM  0x44524146ull /* "DRAF": draws of a draft model, */
-#define ACCEPT_STREAM 0x41434350ull /* "ACCP": and whether they are accepted. */
-/* Longest repetition that counts: longer ones are penalised no more, so the power stays finite. */
+#define ACCEPT_STREAM 0x41434350ull /* "ACCP": whether these are accepted. */
+/* Longest repetition that counts: longer ones are not penalised more, so the power stays
+ * finite. */
 #define DRY_LONGEST 50
 
 void lt_sampler_carve(lt_sampler *p, lt_arena *a) {
@@ -49,7 +50,7 @@ lt_sampling lt_sampling_defaults(void) {
 }
 
 static lt_err check_range(const char *name, double x, double low, double high) {
-    if (!(x >= low && x <= high)) { /* NaN too. */
+    if (!(x >= low && x <= high)) { /* This includes NaN. */
         LT_FAIL(LT_ERR_ARG, "%s %g is outside [%g, %g]", name, x, low, high);
     }
     return LT_OK;
@@ -104,7 +105,7 @@ int64_t lt_sampling_merge_bias(lt_logit_bias *bias, int64_t n) {
         if (kept > 0 && bias[kept - 1].id == bias[i].id) {
             const float low = fminf(bias[kept - 1].bias, bias[i].bias);
             const float sum = bias[kept - 1].bias + bias[i].bias;
-            /* Never remains never. */
+            /* A token that is excluded stays excluded. */
             bias[kept - 1].bias = low <= -LT_BIAS_MOST
                                       ? -LT_BIAS_MOST
                                       : fminf(fmaxf(sum, -LT_BIAS_MOST), LT_BIAS_MOST);
@@ -122,7 +123,7 @@ lt_err lt_sampler_failure(bool nan) {
                : lt_error_set(LT_ERR_NUMERIC, "no token may be chosen: all are excluded");
 }
 
-/* NUMERIC when a logit is NaN or all are -inf. */
+/* Find the best id. NUMERIC: a logit is NaN, or all are -inf. */
 static lt_err find_best(const float *logits, int64_t n, int32_t *best) {
     if (!lt_logits_best(logits, n, best)) {
         int64_t id = 0;
@@ -157,15 +158,15 @@ lt_err lt_sampler_logprob(lt_sampler *p, const float *logits, int32_t id, int n_
     return LT_OK;
 }
 
-/* Nothing was seen yet. */
+/* Forget all ids that were seen. */
 static void forget(lt_sampler *p) {
-    if (++p->now == 0) { /* The stamps of 2^32 picks ago. */
+    if (++p->now == 0) { /* Stamps of 2^32 picks ago would count as new. */
         memset(p->stamp, 0, (size_t)p->vocab_size * sizeof *p->stamp);
         p->now = 1;
     }
 }
 
-/* What is counted of an id. */
+/* The counters of an id. */
 static uint32_t *see(lt_sampler *p, int32_t id, int64_t *n_seen) {
     if (p->stamp[id] != p->now) {
         p->stamp[id] = p->now;
@@ -254,7 +255,7 @@ static void add_to_green(lt_sampler *p, const lt_watermark *w, uint64_t state) {
     }
 }
 
-/* Logits as the request wants them: the row itself when it wants nothing. */
+/* The logits after the request's adjustments; the row itself if there are none. */
 static const float *adjust(lt_sampler *p, const float *logits, const lt_sampler_args *a) {
     const int64_t n = p->vocab_size;
     float *work = p->work;
@@ -298,15 +299,16 @@ static double sum_weights(const lt_candidate *c, int64_t n) {
 }
 
 /* The candidates of a draw, by weight relative to the best, which has weight 1. total: their
- * weight, plus that of ids already known to drop out. */
+ * weight, plus that of ids that are already known to be cut. */
 typedef struct {
     lt_candidate *c;
     int64_t n;
     double total;
 } pool;
 
-/* The top_k; or all ids that the later cuts might keep: an id less likely than (1 - top_p) / V is
- * not in the nucleus, because all such ids together weigh less than what the nucleus leaves out. */
+/* Gather the top_k ids, or all ids that the later cuts might keep: an id less likely than (1 -
+ * top_p) / V is not in the nucleus, because all such ids together weigh less than what the
+ * nucleus leaves out. */
 static pool gather(lt_sampler *p, const float *logits, const lt_sampling *how, float high) {
     const float scale = (float)(1.0 / how->temperature);
     const int64_t n = p->vocab_size;
@@ -337,8 +339,8 @@ static void cut_least(pool *w, double least) {
     w->n = kept;
 }
 
-/* Locally typical sampling: the ids whose information is nearest to the entropy, up to typical_p of
- * the mass. */
+/* Locally typical sampling: keep the ids whose information is nearest to the entropy, up to
+ * typical_p of the mass. */
 static void cut_typical(lt_sampler *p, pool *w, double share) {
     const double total = sum_weights(w->c, w->n);
     double entropy = 0.0, sum = 0.0;
@@ -359,19 +361,19 @@ static void cut_typical(lt_sampler *p, pool *w, double share) {
         kept++;
         sum += (double)w->c[p->order[w->n - kept].id].p;
     } while (kept < w->n && sum < share * total);
-    for (int64_t i = 0; i < w->n - kept; i++) { /* What is left of the heap drops out. */
+    for (int64_t i = 0; i < w->n - kept; i++) { /* The rest of the heap is cut. */
         w->c[p->order[i].id].p = -1.0f;
     }
     cut_least(w, 0.0);
     w->total = sum;
 }
 
-/* The nucleus: the likeliest, as many as make up top_p of the mass. */
+/* Keep the nucleus: as many of the most likely ids as make up top_p of the mass. */
 static void cut_nucleus(pool *w, double top_p) {
     double sum = 0.0;
     int64_t kept = 0;
     lt_heap_make(w->c, w->n);
-    do { /* top_p 0: the best alone. */
+    do { /* top_p 0 keeps only the best. */
         lt_heap_pop(w->c, w->n - kept);
         kept++;
         sum += (double)w->c[w->n - kept].p;
@@ -387,7 +389,7 @@ static double uniform(const lt_sampler_args *a, uint64_t stream) {
     return lt_rng_uniform(&rng);
 }
 
-/* The top choices: of those over the threshold only the last in order stays. */
+/* Exclude top choices (XTC): of those above the threshold only the last one is kept. */
 static void cut_top_choices(pool *w, double threshold) {
     const double least = threshold * sum_weights(w->c, w->n);
     const lt_candidate *last = NULL;
@@ -471,7 +473,7 @@ int64_t lt_sampler_penalty_state(lt_sampler *p, const lt_sampler_args *a, const 
     return n_seen + how->n_bias;
 }
 
-/* Where nothing is cut: block by block, then id by id, until the draw is used up. */
+/* Draw if nothing is cut: sum block by block, then id by id, up to the draw. */
 static int32_t draw_of_all(lt_sampler *p, const float *logits, const lt_sampler_args *a,
                            int32_t best) {
     const float scale = (float)(1.0 / a->how->temperature);
@@ -489,10 +491,10 @@ static int32_t draw_of_all(lt_sampler *p, const float *logits, const lt_sampler_
             return (int32_t)i;
         }
     }
-    return best; /* Rounding left a crumb of the draw. */
+    return best; /* Because of rounding, the sum stayed below the draw. */
 }
 
-/* The largest u^(1/p), in logarithms; of ties the lowest id. */
+/* The id with the largest u^(1/p), computed in logarithms; of equal ones the lowest. */
 static int32_t draw_marked(const pool *w, uint64_t state, int32_t best) {
     double most = -INFINITY;
     for (int64_t i = 0; i < w->n; i++) {
@@ -510,12 +512,12 @@ static bool cuts_nothing(const lt_sampling *how) {
            how->xtc_probability <= 0.0;
 }
 
-/* What may be drawn, by rising id. */
+/* The ids that may be drawn, in ascending order. */
 static pool cut(lt_sampler *p, const float *logits, const lt_sampler_args *a, int32_t best) {
     const lt_sampling *how = a->how;
     pool w = gather(p, logits, how, logits[best]);
     if (how->typical_p < 1.0) {
-        if (how->top_k > 0) { /* Ties are of ids. */
+        if (how->top_k > 0) { /* Equal weights are ordered by id. */
             lt_candidates_by_id(w.c, w.n, p->order);
         }
         cut_typical(p, &w, how->typical_p);
@@ -562,18 +564,18 @@ static int32_t proposal_at(const lt_sampler_args *a, int k) {
     return k == 0 ? a->proposal : a->others[k - 1];
 }
 
-/* What q has left without its first n proposals. */
+/* The mass of q without its first n proposals. */
 static double left_of_proposed(const lt_sampler_args *a, int n) {
     double left = 1.0;
     for (int k = 0; k < n; k++) {
         left -= (double)a->proposed[proposal_at(a, k)];
     }
-    return fmax(left, (double)a->proposed[proposal_at(a, n)]); /* Which it has, up to rounding. */
+    /* It has at least this mass, up to rounding. */
+    return fmax(left, (double)a->proposed[proposal_at(a, n)]);
 }
 
-/* The weights become (p - q)+, where q is what is left without the proposals before, times the
- * total of the weights. A rejected proposal had less weight than that, so its weight is 0 from then
- * on. */
+/* The weights become (p - q)+, where q is without the earlier proposals, and times the total of
+ * the weights. A rejected proposal had less weight than q, so its weight is 0 from then on. */
 static void take_away(pool *w, const lt_sampler_args *a, double total, double left) {
     for (int64_t i = 0; i < w->n; i++) {
         const double q = (double)a->proposed[w->c[i].id] / left;
@@ -582,9 +584,9 @@ static void take_away(pool *w, const lt_sampler_args *a, double total, double le
     }
 }
 
-/* The first proposal that is accepted, or a draw from (p - q)+: each is tried with q without the
- * proposals before it, and with what these have left of p. If rounding leaves nothing of the
- * difference, p and q are equal, and a proposal is nearly always accepted. */
+/* The first accepted proposal, or a draw from (p - q)+. Each proposal is tried with q without the
+ * earlier proposals, and with the rest that these have left of p. If rounding leaves nothing of
+ * the difference, p and q are equal, and a proposal is nearly always accepted. */
 static int32_t accept_or_draw(pool *w, const lt_sampler_args *a, int32_t best) {
     for (int k = 0; k <= a->n_others; k++) {
         const int32_t id = proposal_at(a, k);
@@ -668,7 +670,7 @@ static bool among(const int32_t *ids, int n, int64_t id) {
     return false;
 }
 
-/* From q without those that are taken. */
+/* Draw from q without the ids that are taken. */
 static int32_t draw_other(const float *q, int64_t n_ids, const int32_t *taken, int n, double u) {
     double left = 0.0;
     int32_t id = -1;

@@ -1,11 +1,11 @@
-/* session.c: growing sequences with a key/value cache: prefill in chunks, decoding of one token for
- * many sequences at once.
+/* session.c: runs growing sequences with a key/value cache: prefill in chunks, decoding of one
+ * token for many sequences at once.
  *
  * The blocks are those of the pass; between q k v and the output projection, attention reads the
  * cache instead of the batch:
  *
- *     cache  (L, 2, n_seqs, max_seq, G, D), act dtype, or F16 where weights are held as stored:
- *            keys of a layer, then its values
+ *     cache  (L, 2, n_seqs, max_seq, G, D), act dtype, or F16 if weights are held as stored: keys
+ *            of a layer, then its values
  *
  * A prompt runs in chunks of CHUNK_ROWS rows of one sequence (B = 1, T = rows). A step runs one row
  * of each of n sequences (B = n, T = 1), and sequences that are neighbours in the cache share one
@@ -18,7 +18,7 @@
  * If the length of a text decides its rotation (rope.c), keys stay in the cache as they were
  * rotated by the call that appended them, as in transformers. Only Phi-3 differs: the call with
  * which a text outgrows the original context evaluates all of its tokens again, so that all are
- * rotated alike.
+ * rotated in the same way.
  *
  * A failed call leaves every sequence as long as it was: rows above the length are never read. */
 #include "model/infer/session.h"
@@ -32,11 +32,11 @@
 #include "model/files/decoded.h"
 #include "model/pass/prepare.h"
 
-/* The weights are read once for each chunk: at 512 rows that takes a few per cent of the
- * products' time. */
+/* The weights are read once for each chunk, which takes a few per cent of the products' time at
+ * 512 rows. */
 #define CHUNK_ROWS 512
 
-#define MAX_CACHE 0x1p48 /* Elements: keeps every size far from overflow. */
+#define MAX_CACHE 0x1p48 /* Most elements: it keeps every size far from overflow. */
 
 #define SCORE_LOGITS_BYTES (64 << 20)
 
@@ -45,25 +45,28 @@ struct lt_session {
     int64_t n_seqs, max_seq, chunk_rows;
     lt_prepared prepared;
     lt_arena cache, activations; /* Arenas in the backend's memory. */
-    /* One set, as the layer that runs sees it: nothing is kept for a backward pass. */
+    /* One set of activations, in the view of the current layer: nothing is kept for a backward
+     * pass. */
     lt_layer_acts room, layer;
     lt_acts_shape shape; /* Shape of the last call. */
-    bool alike;          /* All layers see it alike. */
+    bool alike;          /* All layers have the same view of it. */
     lt_batch_acts batch;
     lt_lora_run lora;  /* The adapters of a model that has some. */
-    void *kv;          /* The cache, */
-    lt_dtype kv_dtype; /* its type. */
+    void *kv;          /* The cache. */
+    lt_dtype kv_dtype; /* Its type. */
     lt_tensor kv_len;  /* (n_seqs) I32 */
-    float *logits;     /* (rows, V) on a device whose memory the host cannot see, else NULL. */
-    int64_t *length;   /* (n_seqs), host */
-    /* (n_seqs, max_seq), host: their tokens, where those may run again; or NULL. */
+    /* (rows, V) on a device whose memory the host cannot read; otherwise NULL. */
+    float *logits;
+    int64_t *length; /* (n_seqs), host */
+    /* (n_seqs, max_seq), host: their tokens, if they may run again; otherwise NULL. */
     int32_t *history;
-    int32_t *host_ids; /* (2 * rows): positions or key counts on their way to the device. */
-    lt_arena score;    /* In the backend's memory; placed by the first call that scores: */
+    /* (2 * rows): positions or key counts that are being transferred to the device. */
+    int32_t *host_ids;
+    lt_arena score; /* In the backend's memory; placed by the first call that scores: */
     lt_tensor score_logits, labels, loss, best; /* (score rows, V), then (chunk_rows) each. */
 };
 
-/* In 16 bits a cache takes half the memory and half the time to read. */
+/* A cache of 16 bits takes half the memory and half the time to read. */
 static lt_dtype cache_dtype(const lt_model *m) {
     return m->options.stored && m->backend->host_memory ? LT_F16 : m->options.dtype;
 }
@@ -127,7 +130,7 @@ static lt_tensor cache_view(const lt_session *s, int layer, int which, int64_t s
                        .stride = {s->max_seq * row, row, D, 1}};
 }
 
-/* What place takes, into arenas that only add up. */
+/* Measure the memory that place takes, in arenas that only count. */
 static void measure(lt_session *s) {
     size_t prefill;
     (void)lt_arena_take(&s->cache,
@@ -238,17 +241,17 @@ void lt_session_close(lt_session *s) {
 
 /* Row i of this call is token `position` of sequence `seq`. */
 typedef struct {
-    const int64_t *seqs; /* (n) for a step, or NULL: all of sequence `seq`. */
+    const int64_t *seqs; /* (n) for a step; NULL: all rows are of sequence `seq`. */
     int64_t seq, n;
-    int64_t first; /* Position of row 0, when of one sequence. */
-    int64_t rope;  /* How far the rotary rows lie behind the positions. */
+    int64_t first; /* Position of row 0, if the rows are of one sequence. */
+    int64_t rope;  /* Offset from positions to rotary rows. */
 } rows;
 
 static int64_t row_seq(const rows *w, int64_t i) {
     return w->seqs != NULL ? w->seqs[i] : w->seq;
 }
 
-/* The new rows' keys and values into the cache. */
+/* Store the new rows' keys and values in the cache. */
 static lt_err store_kv(lt_session *s, int layer, const rows *w) {
     lt_exec *r = &s->exec;
     const lt_layer_spec l = lt_model_layer(r->spec, layer);
@@ -296,7 +299,8 @@ static lt_err attend_all(lt_session *s, int layer, const rows *w) {
     if (w->seqs == NULL) {
         return attend(s, layer, 0, w->seq, 1, w->first + w->n);
     }
-    for (int64_t i = 0, n; i < w->n; i += n) { /* Runs of neighbours in the cache. */
+    /* Runs of sequences that are consecutive in the cache. */
+    for (int64_t i = 0, n; i < w->n; i += n) {
         int64_t n_keys = s->length[w->seqs[i]] + 1;
         for (n = 1; i + n < w->n && w->seqs[i + n] == w->seqs[i] + n; n++) {
             const int64_t more = s->length[w->seqs[i + n]] + 1;
@@ -307,13 +311,13 @@ static lt_err attend_all(lt_session *s, int layer, const rows *w) {
     return LT_OK;
 }
 
-/* Positions and key counts of the rows to the device. */
+/* Transfer positions and key counts of the rows to the device. */
 static lt_err upload_rows(lt_session *s, const rows *w, const int32_t *ids) {
     lt_exec *r = &s->exec;
     int32_t *positions = s->host_ids, *kv_len = s->host_ids + max_rows(s);
     const int64_t n_lens = w->seqs != NULL ? w->n : 1;
 
-    LT_TRY(r->backend->sync(r->queue)); /* The last call's ids may still be on their way. */
+    LT_TRY(r->backend->sync(r->queue)); /* The last call's ids may still be in transfer. */
     for (int64_t i = 0; i < w->n; i++) {
         positions[i] = (int32_t)(w->seqs != NULL ? s->length[w->seqs[i]] : w->first + w->rope + i);
     }
@@ -352,7 +356,7 @@ static lt_err run_layers(lt_session *s, const rows *w, const int32_t *ids) {
     return LT_OK;
 }
 
-/* The final norm of rows [first, first + n) of the call: what the head reads. */
+/* Compute the final norm of rows [first, first + n) of the call, which the head reads. */
 static lt_err final_norm(lt_session *s, int64_t first, int64_t n, lt_tensor *h) {
     const lt_batch_acts *b = &s->batch;
     const lt_norm norm = {LT_PARAM_FINAL_NORM, LT_PARAM_FINAL_NORM_BIAS, 0,
@@ -370,7 +374,7 @@ static lt_err make_logits(lt_session *s, lt_tensor logits, lt_tensor h) {
                          lt_param_head_bias(s->exec.spec), 0);
 }
 
-/* Logits of rows [first, first + n) of the call to host memory out (n, V). */
+/* Copy logits of rows [first, first + n) of the call to host memory, out (n, V). */
 static lt_err head(lt_session *s, int64_t first, int64_t n, float *out) {
     lt_exec *r = &s->exec;
     const int64_t V = lt_model_spec_outputs(r->spec);
@@ -415,7 +419,7 @@ static lt_err score_place(lt_session *s) {
     return LT_OK;
 }
 
-/* Losses and likeliest ids of the call's n rows, to the host. */
+/* Copy losses and most likely ids of the call's n rows to the host. */
 static lt_err score_rows(lt_session *s, int64_t n, const int32_t *labels, float *loss,
                          int32_t *best) {
     lt_exec *r = &s->exec;
@@ -534,7 +538,8 @@ lt_err lt_session_score(lt_session *s, int64_t seq, const int32_t *ids, int64_t 
     return LT_OK;
 }
 
-/* Steps of sequences whose tokens are kept: each may have to run them again. */
+/* Step sequences whose tokens are kept one by one, because each may have to run its tokens
+ * again. */
 static lt_err step_alone(lt_session *s, const int64_t *seqs, const int32_t *ids, int64_t n,
                          float *logits) {
     const int64_t V = lt_model_spec_outputs(s->exec.spec);

@@ -4,7 +4,7 @@
 
 #include "lateen/model.h"
 
-/* Bytes a session would take: cache, activations, packed weights. */
+/* Bytes that a session would take: cache, activations, packed weights. */
 typedef struct {
     size_t cache_bytes, activations_bytes, packed_bytes;
 } lt_session_memory;

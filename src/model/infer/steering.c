@@ -16,7 +16,7 @@
 #define ALIGN_COLUMNS 8 /* Rows of 16 bytes in 16 bits. */
 
 typedef struct {
-    const char *name; /* First, for lt_name_find. */
+    const char *name; /* The first member, for lt_name_find. */
     char text[LT_STEERING_NAME_BYTES], path[LT_PATH_BYTES];
 } vector;
 
@@ -55,7 +55,7 @@ lt_err lt_steering_find(const lt_steering *s, const char *name, int32_t *out) {
 
 /* ---- Files ---- */
 
-/* One more "NAME=FILE" of n bytes. */
+/* Add one "NAME=FILE" of n bytes. */
 static lt_err add_name(lt_steering *s, const char *text, size_t n) {
     const char *equals = memchr(text, '=', n);
     const size_t name_n = equals != NULL ? (size_t)(equals - text) : 0;
@@ -91,7 +91,7 @@ static lt_err read_names(lt_steering *s, const char *what) {
     return LT_OK;
 }
 
-/* The tensor's layer; -1: it is no direction. */
+/* The tensor's layer; -1: it is not a direction. */
 static int64_t layer_of(const lt_safetensor *t) {
     static const char prefix[] = "direction.";
     const size_t n = sizeof prefix - 1;

@@ -65,7 +65,7 @@ lt_err lt_watermark_check(const lt_watermark *w) {
 
 /* ---- Pseudo-random numbers ---- */
 
-/* Mixed before and after, so that the values of neighbouring keys are unrelated. */
+/* The state is mixed before and after, so that the values of consecutive keys are unrelated. */
 static uint64_t fold(uint64_t h, uint64_t value) {
     return lt_rng_mix(lt_rng_mix(h) ^ value);
 }
@@ -83,7 +83,7 @@ double lt_watermark_uniform(uint64_t state, int32_t id) {
     return ((double)(x >> 11) + 0.5) * 0x1p-53;
 }
 
-/* last: behind the context's last token. */
+/* last: points after the context's last token. */
 static uint64_t context_state(const lt_watermark *w, const int32_t *last) {
     uint64_t h = w->key;
     for (int64_t i = -w->context; i < 0; i++) {
@@ -96,7 +96,7 @@ static uint64_t place_state(const lt_watermark *w, int64_t place) {
     return fold(w->key, (uint64_t)(place % w->length));
 }
 
-/* Did an output token before the next one follow the same context? */
+/* Whether an earlier output token followed the same context. */
 static bool context_used(const lt_watermark *w, const int32_t *tokens, int64_t n_prompt,
                          int64_t n) {
     const int32_t *now = tokens + n - w->context;
