@@ -10,11 +10,11 @@
 #include "model/files/decoded.h"
 #include "model/blocks/tp.h"
 
-#define ROWS_ELEMENTS ((int64_t)1 << 20) /* Room of lt_dora.rows: 4 MiB, which a cache may hold. */
-#define LEAST_MEAN    1e-30f             /* A row of zeros stays one, whatever its magnitude. */
+#define ROWS_ELEMENTS ((int64_t)1 << 20) /* Size of lt_dora.rows: 4 MiB, which fit a cache. */
+#define LEAST_MEAN    1e-30f             /* A row of zeros stays zero, whatever its magnitude. */
 
 static int64_t rows_at_once(int64_t in) {
-    return in < ROWS_ELEMENTS ? ROWS_ELEMENTS / in : 1; /* At most those of decoded.h. */
+    return in < ROWS_ELEMENTS ? ROWS_ELEMENTS / in : 1; /* At most the rows of decoded.h. */
 }
 
 static void carve(lt_dora *d, const lt_lora_sizes *z, lt_arena *a) {
@@ -64,7 +64,7 @@ static lt_err measure_rows(lt_exec *r, const lt_lora_site *s, int index, int64_t
     return lt_exec_rmsnorm_fwd(
         r, &(lt_rmsnorm_args){.y = rows,
                               .x = rows,
-                              .gain = lt_tensor_1d(rows.data, LT_F32, in), /* Unread. */
+                              .gain = lt_tensor_1d(rows.data, LT_F32, in), /* Not read. */
                               .rstd = lt_tensor_1d((float *)l->dora.inverse.data + at, LT_F32, n),
                               .part = LT_NORM_MEASURE});
 }
@@ -76,7 +76,7 @@ lt_tensor lt_dora_magnitudes(const lt_lora *l, const lt_lora_site *s) {
                : lt_tensor_2d(lt_param_data(&l->params->master, m), LT_F32, m->local_count, 1);
 }
 
-/* The factors of a matrix, and what they divide by. */
+/* Derive the factors of a matrix and their divisors. */
 static lt_err derive_site(lt_exec *r, const lt_lora_site *s) {
     const lt_lora *l = r->lora->lora;
     const lt_param *a = &l->params->table.params[s->a];
@@ -105,7 +105,7 @@ static lt_err derive_site(lt_exec *r, const lt_lora_site *s) {
                               .part = LT_NORM_GIVEN});
 }
 
-/* Are there adapters of a layer that this stage of a pipeline has? */
+/* Whether it is a site with adapters in a layer that this stage of a pipeline has. */
 static bool is_here(const lt_lora *l, const lt_lora_site *s) {
     return s->n_parts > 0 && l->params->table.params[s->a].local_count > 0;
 }
@@ -131,7 +131,7 @@ lt_err lt_lora_refresh_layer(lt_exec *r, int layer) {
         return LT_OK;
     }
     LT_TRY(each_site(r, layer, derive_site));
-    LT_TRY(r->backend->sync(r->queue)); /* Other passes read them on queues of their own. */
+    LT_TRY(r->backend->sync(r->queue)); /* Other passes read them on their own queues. */
     l->dora.derived[layer] = l->params->version + 1;
     return LT_OK;
 }
@@ -145,7 +145,7 @@ lt_err lt_lora_refresh(lt_exec *r) {
 
 /* ---- Opening ---- */
 
-/* m = ||W||: B is zero still. */
+/* m = ||W||, because B is still zero. */
 static lt_err begin_site(lt_exec *r, const lt_lora_site *s) {
     const lt_lora *l = r->lora->lora;
     const lt_param *params = l->params->table.params, *m = &params[s->m];
@@ -226,7 +226,7 @@ void lt_dora_close(lt_lora *l) {
 
 /* ---- Computing ---- */
 
-/* Columns of x times the factors of a part, to y. Leaves ones in run->rstd. */
+/* Write columns of x times the factors of a part to y. Leaves ones in run->rstd. */
 static lt_err scale_columns(lt_exec *r, lt_tensor y, lt_tensor x, int64_t at) {
     const lt_lora_run *run = r->lora;
     const int64_t rows = x.shape[0], n = x.shape[1];
@@ -241,7 +241,7 @@ static lt_err scale_columns(lt_exec *r, lt_tensor y, lt_tensor x, int64_t at) {
                .part = LT_NORM_GIVEN});
 }
 
-/* y += bias in each row, by a product of zeros that adds its bias to y. */
+/* y += bias in each row, by a product of zeros to which the bias is added. */
 static lt_err add_bias(lt_exec *r, lt_tensor y, lt_tensor bias) {
     const lt_lora_run *run = r->lora;
     const int64_t rows = y.shape[0], n = y.shape[1];

@@ -3,7 +3,7 @@
  * trained separately.
  *
  *     z = x W^T + s (x A^T) B^T       as LoRA
- *     y = c z + bias                  c = m / ||W + s B A||, a number a row of W
+ *     y = c z + bias                  c = m / ||W + s B A||, one number per row of W
  *
  * m (out) begins as ||W||, so new adapters change nothing. The backward pass treats the norm as a
  * constant (section 4.3 of the paper):
@@ -15,9 +15,10 @@
  * kept: the backward pass computes it again, which costs one more product with W.
  *
  * On ranks of tp, c of a row of which several ranks have a part needs the norm of the whole row,
- * from the mean over the ranks of the means of squares. The ranks' parts of y, each times c, then
- * sum to y, and their parts of dm to dm. With mesh.zero, a layer's c are derived when its weights
- * have come (parallel/zero.h), from magnitudes that are gathered in F32.
+ * from the mean over the ranks of the means of squares. The sum of the ranks' parts of y, each
+ * times c, is y, and that of their parts of dm is dm. With mesh.zero, a layer's c are derived
+ * when its weights have been gathered (parallel/zero.h), from magnitudes that are gathered in
+ * F32.
  *
  * Every step is one of the ops that all backends have. rmsnorm with LT_NORM_GIVEN takes the mean of
  * squares from the caller: given 0 and eps 1, it multiplies the columns of x by its gain, and its
@@ -30,8 +31,8 @@
 /* The name of a module's magnitudes in PEFT's files. */
 #define LT_DORA_TENSOR "base_model.model.%s.lora_magnitude_vector"
 
-/* Memory for the derived numbers. begin: set the magnitudes to those of the base, which has all its
- * weights. */
+/* Allocate memory for the derived numbers. begin: set the magnitudes to those of the base, which
+ * has all its weights. */
 LT_MUST_USE lt_err lt_dora_open(lt_lora *l, lt_model *base, bool begin);
 void lt_dora_close(lt_lora *l);
 /* Set the magnitudes of a layer to those of its weights, which must be here, while B is still zero.
@@ -46,8 +47,8 @@ lt_tensor lt_dora_magnitudes(const lt_lora *l, const lt_lora_site *s);
 /* y (rows, out) holds z, the product without bias. Multiply its adapted columns by c, then add the
  * bias to all columns. */
 LT_MUST_USE lt_err lt_dora_scale(lt_exec *r, const lt_lora_site *s, lt_tensor y, lt_tensor bias);
-/* From z, which lies in r->lora->z, and dy: the gradient of m, stored when r->fresh, else added;
- * *dy becomes dz. */
+/* Compute the gradient of m from dy and z, which is in r->lora->z; it is stored if r->fresh,
+ * otherwise added. *dy becomes dz. */
 LT_MUST_USE lt_err lt_dora_gradient(lt_exec *r, const lt_lora_site *s, lt_tensor *dy);
 
 /* lora.c: a parameter of the adapters in one of their buffers, as a matrix. */

@@ -1,4 +1,4 @@
-/* lora.c: which adapters there are, and their opening; see lora.h. */
+/* lora.c: determines which adapters there are, and opens them; see lora.h. */
 #include "model/lora/lora.h"
 
 #include <math.h>
@@ -51,7 +51,7 @@ bool lt_lora_is_module(const lt_name_row *row) {
     return false;
 }
 
-/* To be one module, gate and up must have their rows one after the other in the base's matrix,
+/* Gate and up can be one module only if their rows are one after the other in the base's matrix,
  * which is so only in families whose files have them as two matrices. */
 static const lt_name_row expert_rows[] = {
     {.kind = LT_PARAM_UP, .name = "model.layers.%L.mlp.experts.gate_up_proj"},
@@ -118,7 +118,7 @@ bool lt_lora_target_is(const char *target, size_t length, const char *module) {
 
 /* ---- Which adapters there are ---- */
 
-/* The next of "a,b"; false at the end. */
+/* The next word of "a,b"; false at the end. */
 static bool next_target(const char **p, const char **word, size_t *length) {
     *p += strspn(*p, ", ");
     *word = *p;
@@ -131,7 +131,7 @@ static bool is_all(const char *word, size_t length) {
     return length == sizeof LT_LORA_ALL - 1 && memcmp(word, LT_LORA_ALL, length) == 0;
 }
 
-/* of_layer: the module is one of those that all-linear means. */
+/* of_layer: the module is one of those that all-linear stands for. */
 static bool is_targeted(const char *targets, const char *module, bool of_layer) {
     const char *word;
     size_t length;
@@ -145,7 +145,8 @@ static bool is_targeted(const char *targets, const char *module, bool of_layer) 
 
 #define N_EXPERT_ROWS 2
 
-/* The i-th of the family's names and of the experts' modules, if targets may name it; else NULL. */
+/* The i-th of the family's names and of the experts' modules, if targets may name it; otherwise
+ * NULL. */
 static const lt_name_row *target_row(const lt_model_spec *spec, int i) {
     static const lt_param_kind of_experts[N_EXPERT_ROWS] = {LT_PARAM_UP, LT_PARAM_DOWN};
     const lt_family_row *family = lt_family_get(spec->family);
@@ -156,7 +157,7 @@ static const lt_name_row *target_row(const lt_model_spec *spec, int i) {
     return lt_lora_is_module(row) || lt_lora_is_top(row) ? row : NULL;
 }
 
-/* Every target names a module. */
+/* Check that every target names a module. */
 static lt_err check_targets(const lt_model_spec *spec, const char *targets) {
     const int n_rows = lt_family_get(spec->family)->n_names + N_EXPERT_ROWS;
     const char *word;
@@ -190,7 +191,8 @@ static const char letters[] = {
     [LT_PARAM_LORA_A] = 'a', [LT_PARAM_LORA_B] = 'b', [LT_PARAM_LORA_M] = 'm'};
 
 /* Add A, B or the magnitudes (cols 0) of a matrix to the table; returns its index. layer: -1 for
- * the embedding and the head. s: whose parts' rows B and the magnitudes have. */
+ * the embedding and the head. s: the site whose parts determine the rows of B and of the
+ * magnitudes. */
 static int add_param(lt_lora_plan *p, const lt_lora_site *s, int which, int layer,
                      lt_param_role role, int64_t rows, int64_t cols) {
     lt_param q = {.kind = kinds[which].kind,
@@ -202,7 +204,7 @@ static int add_param(lt_lora_plan *p, const lt_lora_site *s, int which, int laye
                                                : p->table.n_units - 1,
                   .n_dims = cols > 0 ? 2 : 1,
                   .shape = {rows, cols},
-                  .decays = true}; /* Magnitudes too, as by transformers' Trainer. */
+                  .decays = true}; /* Magnitudes, too, as in transformers' Trainer. */
     if (s->n_experts > 0) {
         q.n_runs = 0;
         q.experts = true;
@@ -242,7 +244,7 @@ static void find_parts(lt_lora_site *s, const lt_model_spec *spec, const lt_para
     }
 }
 
-/* The experts' one part, if a target names it. */
+/* Add the experts' only part, if a target names it. */
 static void find_experts(lt_lora_site *s, const lt_model_spec *spec, const lt_param *param,
                          const char *targets) {
     lt_lora_part part = {.name = lt_lora_expert_row(spec, param->kind), .n_rows = param->shape[1]};
@@ -261,7 +263,7 @@ static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-/* Rows [0, end) of a matrix that are held here. */
+/* Number of rows of [0, end) of a matrix that are held here. */
 static int64_t rows_below(const lt_param_table *base, const lt_param *p, int64_t end) {
     int64_t rows = 0;
     for (int b = 0; b < p->n_boxes; b++) {
@@ -272,7 +274,7 @@ static int64_t rows_below(const lt_param_table *base, const lt_param *p, int64_t
     return rows;
 }
 
-/* Where the parts lie in what is held of their matrix and of B. */
+/* Set the positions of the parts in the held part of their matrix and of B. */
 static void place_parts(lt_lora_site *s, const lt_param_table *base, const lt_param *matrix) {
     int64_t b_row = 0, rows = 0;
     for (int i = 0; i < s->n_parts && s->n_experts == 0; i++) {
@@ -286,7 +288,7 @@ static void place_parts(lt_lora_site *s, const lt_param_table *base, const lt_pa
     }
 }
 
-/* with_experts: the experts' modules, too. */
+/* Add the site of a matrix. with_experts: the experts' modules, too. */
 static void add_site(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_table *base,
                      const lt_lora_options *o, bool with_experts, int layer, int which) {
     lt_lora_site *s = &p->sites[layer * LT_LORA_LAYER_KINDS + which];
@@ -318,7 +320,7 @@ static void add_site(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_
     }
 }
 
-/* The name of the embedding or the head, where a target has it; NULL: none has. */
+/* The name of the embedding or the head, if a target names it; otherwise NULL. */
 static const lt_name_row *targeted_top(const lt_model_spec *spec, const char *targets, int which) {
     const lt_family_row *family = lt_family_get(spec->family);
     char module[LT_FOREIGN_NAME_BYTES];
@@ -335,7 +337,8 @@ static const lt_name_row *targeted_top(const lt_model_spec *spec, const char *ta
     return NULL;
 }
 
-/* A tied head has the embedding's shape and no parameter of its own. */
+/* Add the site of the embedding or the head. A tied head has the embedding's shape and no
+ * separate parameter. */
 static lt_err add_top(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_table *base,
                       const lt_lora_options *o, int which) {
     lt_lora_site *s = lt_lora_top_of(p->sites, spec, kinds[which].kind);
@@ -353,7 +356,8 @@ static lt_err add_top(lt_lora_plan *p, const lt_model_spec *spec, const lt_param
     s->n_parts = 1;
     p->n_modules++;
     p->sizes.columns = larger(p->sizes.columns, o->rank);
-    if (which == TOP_EMBED) { /* Its B has a row for each column of the matrix: all of them. */
+    /* Its B has a row for each column of the matrix, and all are held. */
+    if (which == TOP_EMBED) {
         s->parts[0] = (lt_lora_part){.name = row, .n_rows = C, .held = {.n_rows = C}};
         s->a = add_param(p, s, which, -1, LT_PARAM_LORA_A, V, o->rank);
     } else {
@@ -365,7 +369,7 @@ static lt_err add_top(lt_lora_plan *p, const lt_model_spec *spec, const lt_param
     return LT_OK;
 }
 
-/* A score head or its bias, with the base's name and place. */
+/* Add a score head or its bias, with the base's name and unit. */
 static void add_score(lt_lora_plan *p, const lt_param_table *base, lt_param_kind kind) {
     const int index = lt_param_index(base, kind, 0), last = p->table.n_units - 1;
     if (index < 0) {
@@ -392,7 +396,7 @@ static lt_err check_dora(const lt_lora_options *o, const lt_param_table *t) {
     return LT_OK;
 }
 
-/* all: with those of experts, and a score head that is trained beside them. */
+/* all: including those of experts, and a score head that is trained beside them. */
 static lt_err open_plan(lt_lora_plan *out, const lt_model_spec *spec, const lt_lora_options *o,
                         const lt_partition *model, const lt_partition *adapters, bool all) {
     lt_err err = LT_OK;
@@ -466,7 +470,7 @@ static void draw_a(float *values, const lt_param *p, uint64_t seed, int64_t firs
     }
 }
 
-/* Normal. */
+/* Normally distributed. */
 static void draw_b(float *values, const lt_param *p, uint64_t seed, int64_t first, int64_t n) {
     lt_init_normals(values, seed, lt_init_stream(p->name), 1.0, first, n);
 }
@@ -481,7 +485,7 @@ static void draw_held(lt_model *m, const lt_param *p, uint64_t seed, drawing fil
     }
 }
 
-/* New numbers of A, or, of the embedding, of B; the other is zero. */
+/* Draw new values of A or, for the embedding, of B; the other is zero. */
 static void draw(lt_lora *l, const lt_lora_site *s, uint64_t seed) {
     const lt_param *params = l->trained->table.params;
     if (s->n_parts > 0 && params[s->a].kind == LT_PARAM_EMBED) {
@@ -525,7 +529,7 @@ static lt_err open_params(lt_model **out, const lt_model *base, lt_lora_plan *pl
     return LT_OK;
 }
 
-/* What is trained, where it is a part of what passes compute with. */
+/* Open the trained parameters, if they are a part of those with which passes compute. */
 static lt_err open_kept(lt_lora *l, const lt_model *base, const lt_lora_options *o,
                         const lt_partition *kept) {
     lt_lora_plan plan = {.n_modules = 0};
@@ -544,7 +548,7 @@ lt_tensor lt_lora_score(const lt_lora *l, lt_param_kind kind, const lt_param_buf
     return lt_param_view(&l->params->table, kind, 0, b);
 }
 
-/* The numbers that are trained begin as the base's. */
+/* The trained score head begins with the base's values. */
 static lt_err begin_score(lt_lora *l, const lt_model *base, lt_param_kind kind) {
     const int index = lt_param_index(&l->params->table, kind, 0);
     const lt_param *to = index >= 0 ? &l->trained->table.params[index] : NULL;

@@ -31,7 +31,7 @@ void lt_lora_attach(lt_exec *r, lt_lora_run *run) {
     r->lora = run->lora != NULL ? run : NULL;
 }
 
-/* NULL: it has no adapter. */
+/* The site of the embedding or head; NULL: it has no adapter. */
 static const lt_lora_site *top_site(const lt_exec *r, lt_param_kind kind) {
     const lt_lora_site *s = r->lora != NULL ? lt_lora_top_of(r->lora->lora->sites, r->spec, kind)
                                             : NULL;
@@ -93,21 +93,21 @@ static lt_tensor rows_of(const lt_exec *r, const lt_tensor *a, int product) {
     return r->lora->drop.on ? lt_tensor_rows(a, product * rank, rank) : *a;
 }
 
-/* Scratch of x's shape. */
+/* Scratch with the shape of x. */
 static lt_tensor like(const lt_exec *r, const lt_tensor *x) {
     const lt_tensor *t = &r->lora->x;
     LT_ASSERT(t->data != NULL && x->shape[0] <= t->shape[0] && x->shape[1] <= t->shape[1]);
     return lt_tensor_2d(t->data, t->dtype, x->shape[0], x->shape[1]);
 }
 
-/* What a product with A reads: x, or, in scratch, what dropout leaves of it. */
+/* The input of a product with A: x or, in scratch, x after dropout. */
 static lt_err input_of(lt_exec *r, const lt_lora_site *s, lt_tensor x, int product,
                        lt_tensor *out) {
     *out = r->lora->drop.on ? like(r, &x) : x;
     return r->lora->drop.on ? lt_lora_drop(r, s, product, *out, x, false) : LT_OK;
 }
 
-/* u = s x A^T of the columns of A from `first` on, as many as x has. */
+/* u = s x A^T, with the columns of A from `first` on, as many as x has. */
 static lt_err down_columns(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor x,
                            int64_t first) {
     const lt_tensor a = lt_lora_view(r, &r->lora->lora->params->weights, s->a);
@@ -229,7 +229,7 @@ lt_err lt_lora_forward_columns(lt_exec *r, lt_tensor y, lt_tensor x, int64_t fir
     return up(r, s, y, u);
 }
 
-/* The gradient of m; *dy becomes that of z, which is computed once more. u: of x. */
+/* Compute the gradient of m; *dy becomes that of z, which is computed again. u: that of x. */
 static lt_err magnitudes(lt_exec *r, const lt_lora_site *s, lt_tensor *dy, lt_tensor x, lt_tensor u,
                          lt_param_kind kind, int layer) {
     const lt_tensor z = lt_tensor_2d(r->lora->z.data, r->lora->z.dtype, dy->shape[0], dy->shape[1]);
@@ -330,7 +330,7 @@ static lt_tensor of_experts(const lt_exec *r, const lt_param_buffer *b, int inde
                         p->local_shape[2]);
 }
 
-/* u = s x A^T of each row's expert, of the columns of A from `first` on, as many as x has. */
+/* u = s x A^T with the A of each row's expert, from column `first` on, as many as x has. */
 static lt_err experts_down(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor x,
                            lt_tensor expert_start, int64_t first) {
     const lt_tensor a = of_experts(r, &r->lora->lora->params->weights, s->a);

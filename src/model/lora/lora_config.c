@@ -6,8 +6,8 @@
  *     ANY     without effect on the results of trained adapters
  *     OFF     refused unless it is null, false, 0 or empty
  *
- * A key that is not in the table is refused unless it is null. test_lora_config.c holds the table
- * to PEFT's own list of keys.
+ * A key that is not in the table is refused unless it is null. test_lora_config.c compares the
+ * table with PEFT's own list of keys.
  *
  * Which modules have adapters, of which rank and alpha, is decided as in PEFT. target_modules is a
  * list of names or ends of names, a regular expression of the whole name, or all-linear.
@@ -62,13 +62,13 @@ static const struct {
     {"modules_to_save", READ},
     {"init_lora_weights", READ},
     {"bias", READ},
-    /* What the adapter computes would be another function. */
+    /* With these, the adapter would compute another function. */
     {"lora_bias", OFF},
     {"use_qalora", OFF},
     {"use_bdlora", OFF},
     {"arrow_config", OFF},
     {"kasa_config", OFF},
-    {"velora_config", OFF}, /* Of the backward pass. */
+    {"velora_config", OFF}, /* A setting of the backward pass. */
     {"monteclora_config", OFF},
     {"alora_invocation_tokens", OFF},
     {"layer_replication", OFF},
@@ -81,16 +81,18 @@ static const struct {
     {"eva_config", ANY},
     {"corda_config", ANY},
     {"lora_ga_config", ANY},
-    /* How PEFT runs it; labels. */
-    {"qalora_group_size", ANY}, /* Of use_qalora. */
-    {"megatron_core", ANY},     /* Of megatron_config. */
-    {"fan_in_fan_out", ANY},    /* How the base's file has its matrices; the family's row says. */
+    /* How PEFT runs the adapter; labels. */
+    {"qalora_group_size", ANY}, /* Belongs to use_qalora. */
+    {"megatron_core", ANY},     /* Belongs to megatron_config. */
+    /* The orientation of matrices in the base's file, which the family's row gives. */
+    {"fan_in_fan_out", ANY},
     {"runtime_config", ANY},
     {"merge_weights", ANY}, /* PEFT 0.2. */
     {"inference_mode", ANY},
-    {"task_type", ANY}, /* The tensors say which head there is. */
+    {"task_type", ANY}, /* The tensors show which head there is. */
     {"auto_mapping", ANY},
-    {"revision", ANY}, /* Of the name of the base, which is opened as the caller says. */
+    /* Belongs to the name of the base; the caller decides which base is opened. */
+    {"revision", ANY},
     {"peft_version", ANY},
 };
 
@@ -113,7 +115,7 @@ static bool is_known(const char *key) {
     return false;
 }
 
-/* "FILE: KEY is VALUE" and why. */
+/* Refuse with "FILE: KEY is VALUE" and the reason. */
 static lt_err refuse(const char *path, const char *key, const json_t *value, const char *why) {
     char text[128];
     const size_t n = json_dumpb(value, text, sizeof text - 1, JSON_ENCODE_ANY);
@@ -133,8 +135,8 @@ static lt_err check_keys(const json_t *config, const char *path) {
     return LT_OK;
 }
 
-/* Initialisations that leave the base as it is. The others change the base, and their adapters are
- * meaningless without this change. */
+/* Whether an initialisation leaves the base unchanged. The others change the base, and their
+ * adapters are meaningless without this change. */
 static bool keeps_base(const json_t *init) {
     static const char *const kept[] = {"gaussian", "eva", "orthogonal", "mica"};
     const char *name = json_string_value(init);
@@ -146,12 +148,12 @@ static bool keeps_base(const json_t *init) {
     return init == NULL || json_is_null(init) || json_is_boolean(init);
 }
 
-/* Why weights that are trained whole are not read, and what helps. */
+/* Why weights that are trained whole are not read, and what to do. */
 #define MERGE_FIRST                                                                                \
-    "weights of the model itself were trained, which belong into a model of its own: lateen "      \
+    "weights of the model itself were trained, which need a separate model: lateen "               \
     "convert ADAPTER FOLDER writes it"
 
-/* Biases are trained whole. */
+/* Check `bias`. Biases are trained whole. */
 static lt_err check_bias(const json_t *config, bool whole, const char *path) {
     static const char *const known[] = {"none", "all", "lora_only", NULL};
     const json_t *value = json_object_get(config, "bias");
@@ -255,7 +257,7 @@ lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec
 
 /* ---- Modules ---- */
 
-/* Is all of the name what the expression means? key: where it stands. */
+/* Whether the expression matches the whole name. key: the key that has it, for messages. */
 static lt_err match_all(bool *out, const char *expression, const char *name, const char *key,
                         const char *path) {
     int why = 0, hit = 0;
@@ -282,7 +284,7 @@ static lt_err match_all(bool *out, const char *expression, const char *name, con
     return LT_OK;
 }
 
-/* Does a list of names or ends of names, or an expression, mean this module? */
+/* Whether a list of names or ends of names, or an expression, names this module. */
 static lt_err names_module(bool *out, const json_t *value, const char *module, const char *key,
                            const char *path) {
     const char *expression = json_string_value(value);
@@ -301,14 +303,15 @@ static lt_err names_module(bool *out, const json_t *value, const char *module, c
     json_array_foreach(value, i, target) {
         const char *name = json_string_value(target);
         if (name == NULL) {
-            return refuse(path, key, value, "a list of other things than names");
+            return refuse(path, key, value, "a list with an element that is not a name");
         }
         *out = *out || lt_lora_target_is(name, strlen(name), module);
     }
     return LT_OK;
 }
 
-/* Is the module, or one that it is part of, in modules_to_save? Such a module has no adapter. */
+/* Whether the module, or one that contains it, is in modules_to_save. Such a module has no
+ * adapter. */
 static lt_err is_saved(bool *out, const json_t *config, const char *module, const char *path) {
     static const char key[] = "modules_to_save";
     const json_t *list = json_object_get(config, key);
@@ -318,14 +321,15 @@ static lt_err is_saved(bool *out, const json_t *config, const char *module, cons
         char expression[LT_FOREIGN_NAME_BYTES * 2];
         if (name == NULL || snprintf(expression, sizeof expression, "(|.*\\.)(%s)(|\\..*)", name) >=
                                 (int)sizeof expression) {
-            return refuse(path, key, list, "a list of other things than names of modules");
+            return refuse(path, key, list,
+                          "a list with an element that is not the name of a module");
         }
         LT_TRY(match_all(out, expression, module, key, path));
     }
     return LT_OK;
 }
 
-/* Does a list have the whole name? */
+/* Whether a list has the whole name. */
 static bool lists(const json_t *list, const char *module) {
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *name = json_string_value(json_array_get(list, i));
@@ -336,7 +340,7 @@ static bool lists(const json_t *list, const char *module) {
     return false;
 }
 
-/* Is the word before a layer's number one that layers_pattern allows? */
+/* Whether layers_pattern allows the word before a layer's number. */
 static lt_err allows_word(bool *out, const json_t *pattern, const char *word, const char *path) {
     static const char key[] = "layers_pattern";
     *out = lt_json_is_off(pattern) || (json_is_string(pattern) && json_string_length(pattern) == 0);
@@ -350,8 +354,8 @@ static lt_err allows_word(bool *out, const json_t *pattern, const char *word, co
     return LT_OK;
 }
 
-/* Is the module in a layer of layers_to_transform? The layer is the first number in its name that
- * follows a word and a dot; layers_pattern names the word. */
+/* Whether the module is in a layer of layers_to_transform. The layer is the first number in its
+ * name that follows a word and a dot; layers_pattern names the word. */
 static lt_err in_layers(bool *out, const json_t *config, const char *module, const char *path) {
     const json_t *layers = json_object_get(config, "layers_to_transform"),
                  *targets = json_object_get(config, "target_modules");
@@ -385,7 +389,7 @@ static bool is_all_linear(const json_t *config) {
     return text != NULL && strcmp(text, LT_LORA_ALL) == 0;
 }
 
-/* What a pattern has for a module; NULL: nothing. */
+/* The value that a pattern has for a module; NULL: none. */
 static lt_err pattern_value(const json_t **out, const json_t *config, const char *key,
                             const char *module, const char *path) {
     const char *name;
@@ -446,13 +450,15 @@ typedef struct {
     const char *path;
     char targets[LT_LORA_TARGETS_BYTES];
     lt_lora_module_config of_all;
-    /* of_all has the rank and alpha of the modules before; if they are uneven, the largest rank. */
+    /* of_all has the rank and alpha of the modules so far; if they are uneven, the largest
+     * rank. */
     bool any;
-    bool may_differ, uneven; /* Ranks, alphas and layers: may they, and do they? */
-    bool some_without;       /* Some linear module has no adapter in any layer. */
+    /* Whether ranks, alphas and layers may differ, and whether they do. */
+    bool may_differ, uneven;
+    bool some_without; /* At least one linear module has no adapter in any layer. */
 } reading;
 
-/* Ranks and alphas of all modules are the same, unless they may differ. */
+/* Check that ranks and alphas of all modules are the same, unless they may differ. */
 static lt_err compare(reading *r, const char *module, const lt_lora_module_config *one) {
     const bool same = !r->any || (one->rank == r->of_all.rank && one->alpha == r->of_all.alpha);
     if (!same && r->may_differ) {
@@ -479,7 +485,7 @@ static void add_target(reading *r, const lt_name_row *row) {
                    r->targets[0] != '\0' ? "," : "", name);
 }
 
-/* Does the module of this name have adapters, in all layers? */
+/* Add the module of this name if it has adapters, which must be in all layers. */
 static lt_err add_row(reading *r, const lt_name_row *row) {
     char module[LT_FOREIGN_NAME_BYTES];
     int64_t n = 0;
@@ -525,7 +531,7 @@ static lt_err add_experts(reading *r, lt_param_kind kind, size_t *found) {
     return LT_OK;
 }
 
-/* The short names of the modules that have adapters, and what they share. */
+/* Read the short names of the modules that have adapters, and the settings that they share. */
 static lt_err read_modules(reading *r) {
     const lt_family_row *family = lt_family_get(r->spec->family);
     const json_t *parameters = json_object_get(r->config, "target_parameters");
@@ -586,7 +592,8 @@ static lt_err config_read(lt_lora_config *out, const char *folder, const lt_mode
                                   .targets = c.targets,
                                   .whole = whole};
     c.uneven = r.uneven;
-    if (r.uneven) { /* A scale of 1: lt_lora_load_uneven puts each module's own into its B. */
+    /* The scale is 1: lt_lora_load_uneven multiplies each module's B by its scale. */
+    if (r.uneven) {
         c.options.alpha = rs ? sqrt((double)c.options.rank) : (double)c.options.rank;
     }
     *out = c;

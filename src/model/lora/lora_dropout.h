@@ -1,6 +1,6 @@
 /* lora_dropout.h: dropout of the input of adapters in training, as in PEFT:
  *
- *     y = x W^T + s (d(x) A^T) B^T        d(x) = m x / (1 - p), m 0 with probability p, else 1
+ *     y = x W^T + s (d(x) A^T) B^T        d(x) = m x / (1 - p), m 0 with probability p, or 1
  *
  * Each module draws its own masks, even q, k and v, which read the same x. An element of a mask is
  * a function of the seed, the module, the row of the run, the position in the row and the column.
@@ -12,9 +12,9 @@
 
 #include "model/lora/adapted.h"
 
-/* y = d(x), or y += d(x) if add, with the mask of a part of the site: (rows, columns that are here)
- * both, of one type; rows are those of r's batch. Which rows of the run they are differs from batch
- * to batch, so a pass with dropout is not recorded. */
+/* y = d(x), or y += d(x) if add, with the mask of a part of the site. Both are (rows, columns
+ * held here), of one type; rows are those of r's batch. They are other rows of the run in each
+ * batch, so a pass with dropout is not recorded. */
 LT_MUST_USE lt_err lt_lora_drop(lt_exec *r, const lt_lora_site *s, int part, lt_tensor y,
                                 lt_tensor x, bool add);
 

@@ -1,11 +1,12 @@
-/* lora_files.c: adapters as PEFT keeps them: adapter_config.json and adapter_model.safetensors.
+/* lora_files.c: reads and writes adapters in PEFT's form: adapter_config.json and
+ * adapter_model.safetensors.
  *
  *     tensors   base_model.model.<module>.lora_A.weight (r, in), .lora_B.weight (out, r)
  *               DoRA: base_model.model.<module>.lora_magnitude_vector (out)
  *               an embedding: .lora_embedding_A (r, V), which is transposed here, and
  *               .lora_embedding_B (C, r)
- *               <module>.base_layer.weight, of embedding and head, which PEFT adds: must be the
- *               base's; not written
+ *               <module>.base_layer.weight, of embedding and head, which PEFT adds: must equal
+ *               the base's; not written
  *               base_model.model.score.weight, of a score head (modules_to_save)
  *     experts (target_parameters): <module>.experts.lora_A.weight (E r, in), .lora_B.weight
  *               (out, r E), where column k E + e is column k of expert e; if both kinds have
@@ -32,16 +33,16 @@
 
 /* ---- The weights ---- */
 
-/* Called with each tensor: A, B and magnitudes of each module. first: index of its first element in
- * its parameter, of which it is some rows. cols 0: it has one dimension. */
+/* Called with each tensor: A, B and magnitudes of each module. It is some rows of its parameter;
+ * first: index of its first element there. cols 0: it has one dimension. */
 typedef struct {
     char name[LT_LORA_TENSOR_BYTES];
     const lt_param *param;
     int64_t first, rows, cols;
     bool transposed;          /* Here (cols, rows). */
     char matrix;              /* 'A', 'B'; 0: another tensor. */
-    const lt_lora_part *part; /* NULL: of no module of a layer, or of experts. */
-    int64_t n_experts;        /* Over 0: here (n_experts, rows, cols / n_experts), see above. */
+    const lt_lora_part *part; /* NULL: it belongs to no module of a layer, or to experts. */
+    int64_t n_experts;        /* Above 0: here (n_experts, rows, cols / n_experts), see above. */
 } tensor;
 
 static int dims_of(const tensor *t) {
@@ -73,7 +74,7 @@ static lt_err each_of_experts(const lt_lora *l, const lt_lora_site *s, tensor_fn
     return LT_OK;
 }
 
-/* B of experts between its order here, (E, rows, r), and the file's, (rows, r E). */
+/* Convert B of experts between its order here, (E, rows, r), and the file's, (rows, r E). */
 static lt_err turn_experts(float **out, const float *x, const tensor *t, bool to_file) {
     const int64_t n = t->n_experts, rank = t->cols / n;
     float *y = malloc((size_t)count_of(t) * sizeof *y);
@@ -158,11 +159,12 @@ typedef struct {
     const lt_safetensors *file;
     const char *path;
     size_t n_read;
-    const json_t *config; /* Of uneven adapters; else NULL. */
-    bool by_root;         /* Uneven: the scale is alpha over the root of the rank. */
+    const json_t *config; /* For uneven adapters; otherwise NULL. */
+    /* For uneven adapters: the scale is alpha divided by the root of the rank. */
+    bool by_root;
 } reading;
 
-/* "(4, 24)", "(24)" */
+/* Write a shape such as "(4, 24)" or "(24)". */
 static void shape_text(char out[64], int n_dims, int64_t d0, int64_t d1) {
     if (n_dims == 2) {
         snprintf(out, 64, "(%lld, %lld)", (long long)d0, (long long)d1);
@@ -224,7 +226,7 @@ lt_err lt_lora_transpose(float **out, const float *x, int64_t rows, int64_t cols
     return LT_OK;
 }
 
-/* A or B of a module, (rows, cols), from one of a smaller rank in the file, filled up with
+/* Read A or B of a module, (rows, cols), from one of a smaller rank in the file, padded with
  * zeros. */
 static lt_err read_widened(float **out, const reading *r, const tensor *t,
                            const lt_lora_module_config *module) {
@@ -251,8 +253,8 @@ done:
     return err;
 }
 
-/* Whether the file must have this tensor, and the rank of its module. If all adapters have the same
- * rank and layers, the file must have every tensor. */
+/* Find out whether the file must have this tensor, and the rank of its module. If all adapters
+ * have the same rank and layers, the file must have every tensor. */
 static lt_err module_of(lt_lora_module_config *out, const reading *r, const tensor *t) {
     char module[LT_FOREIGN_NAME_BYTES];
     *out = (lt_lora_module_config){.has = true, .rank = r->l->options.rank};
@@ -303,7 +305,7 @@ static lt_err look(void *ctx, const tensor *t) {
     return LT_OK;
 }
 
-/* Is it the weight beside which an adapter of the embedding or of the head stands? */
+/* Whether it is the weight to which an adapter of the embedding or of the head belongs. */
 static bool is_base_layer(const lt_lora *l, const char *name, lt_param_kind *kind) {
     const int n = lt_lora_n_sites(&l->base->spec);
     for (int i = n - LT_LORA_TOP_KINDS; i < n; i++) {
@@ -322,7 +324,8 @@ static bool is_base_layer(const lt_lora *l, const char *name, lt_param_kind *kin
     return false;
 }
 
-/* Are n elements the base's but for the rounding to 16 bits? own: in its type. */
+/* Check that n elements equal the base's, up to rounding to 16 bits. own: the base's, in its
+ * type. */
 static lt_err compare_run(const float *values, const void *own, lt_dtype type, int64_t first,
                           int64_t n, const char *path, const char *name) {
     float wide[256];
@@ -344,7 +347,7 @@ static lt_err compare_run(const float *values, const void *own, lt_dtype type, i
 }
 
 /* PEFT would replace the base's matrix by this one, so it is compared with the part of the base
- * that is here. It is not compared with a quantised base, where the two are the same weights in
+ * that is here. It is not compared with a quantised base, because the two are the same weights in
  * different types. */
 static lt_err check_base_layer(const lt_lora *l, lt_param_kind kind, const lt_safetensors *file,
                                const char *path, const char *name) {
@@ -378,8 +381,8 @@ done:
     return err;
 }
 
-/* Tensors that belong to no adapter: weights that are trained whole are put in their place, others
- * named. */
+/* Handle tensors that belong to no adapter: weights that were trained whole replace the base's;
+ * others are errors. */
 static lt_err name_other(const lt_lora *l, const lt_safetensors *file, const char *path) {
     for (size_t i = 0; i < file->n_tensors; i++) {
         looking one = {.name = file->tensors[i].name};
@@ -396,7 +399,7 @@ static lt_err name_other(const lt_lora *l, const lt_safetensors *file, const cha
     return LT_OK;
 }
 
-/* config: of uneven adapters. */
+/* config: that of uneven adapters. */
 static lt_err load(lt_lora *l, const char *folder, const json_t *config) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
@@ -408,7 +411,8 @@ static lt_err load(lt_lora *l, const char *folder, const json_t *config) {
                  .by_root = l->options.scaling == LT_LORA_BY_ROOT};
     LT_TRY(lt_path_join(path, folder, LT_LORA_WEIGHTS));
     LT_TRY(lt_safetensors_open(&file, path));
-    if (l->options.whole) { /* First: DoRA's magnitudes are those of the weights that are used. */
+    /* This comes first, because DoRA's magnitudes depend on the weights that are used. */
+    if (l->options.whole) {
         LT_TRY_DONE(name_other(l, &file, path));
         LT_TRY_DONE(l->options.dora ? lt_dora_begin_all(l, l->base) : LT_OK);
     }
@@ -451,7 +455,7 @@ lt_err lt_lora_scores_of(lt_model_options *out, const char *folder) {
 /* ---- Writing ---- */
 
 typedef struct {
-    const float *flat; /* All adapters, in host memory, as lt_param.whole_at counts. */
+    const float *flat; /* All adapters, in host memory, in the order of lt_param.whole_at. */
     const lt_lora *l;
     lt_safetensor_out *tensors;
     lt_safetensor_memory *memory;
@@ -535,8 +539,8 @@ static bool has_name(const json_t *list, const char *name) {
     return false;
 }
 
-/* The short names of all modules that have adapters; of_experts: those of experts only, else the
- * others. */
+/* The short names of all modules that have adapters; of_experts: only those of experts, otherwise
+ * the others. */
 static json_t *target_list(const lt_lora *l, bool of_experts, bool *transposed) {
     const lt_model_spec *spec = &l->base->spec;
     json_t *list = json_array();

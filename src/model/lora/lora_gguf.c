@@ -18,7 +18,7 @@
 
 /* ---- Names ---- */
 
-/* The name of a module's weight in a GGUF; false: it has none of its own. */
+/* The name of a module's weight in a GGUF; false: it is not a separate weight there. */
 static bool weight_name(char out[LT_FOREIGN_NAME_BYTES], const lt_model_spec *spec,
                         const lt_param *param, const lt_name_row *module) {
     for (int i = 0; i < lt_n_gguf_names; i++) {
@@ -32,7 +32,7 @@ static bool weight_name(char out[LT_FOREIGN_NAME_BYTES], const lt_model_spec *sp
     return false;
 }
 
-/* The same of a part, beside whose matrix this parameter of the adapters stands. */
+/* The same for a part to whose matrix this parameter of the adapters belongs. */
 static bool weight_of(char out[LT_FOREIGN_NAME_BYTES], const lt_model *base, const lt_param *param,
                       const lt_lora_part *p) {
     const int index = lt_param_index(&base->table, param->kind, param->layer);
@@ -54,8 +54,8 @@ static int64_t pair_rows(const lt_model_spec *spec, const lt_name_row *module) {
     return rotated && lt_family_get(spec->family)->gguf.pairs ? spec->head_dim : 0;
 }
 
-/* A of the embedding has a row for each word, in the file as here; other A's have a row for each
- * dimension. */
+/* The number of rows of A. A of the embedding has a row for each token, in the file as here;
+ * other A's have a row for each dimension of the rank. */
 static int64_t rows_of_a(const lt_param *a, int64_t rank) {
     return a->kind == LT_PARAM_EMBED ? a->shape[0] : rank;
 }
@@ -173,7 +173,7 @@ lt_err lt_lora_gguf_config_read(lt_lora_config *out, const char *path, const lt_
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no linear layer of %s has an adapter in it", path,
                      lt_family_name(spec->family));
     }
-    if (c.options.alpha == 0.0) { /* A factor of 1. */
+    if (c.options.alpha == 0.0) { /* The factor is 1. */
         c.options.alpha = (double)c.options.rank;
     }
     c.targets = strdup(targets);
@@ -190,7 +190,7 @@ done:
     return err;
 }
 
-/* Numbers of a tensor of this shape, to *out; free it. */
+/* Read the values of a tensor of this shape into *out; free it. */
 static lt_err values_of(float **out, const lt_gguf *g, const char *weight, char part, int64_t rows,
                         int64_t cols) {
     const lt_gguf_tensor *t = tensor_of(g, weight, part);
@@ -232,7 +232,7 @@ lt_err lt_lora_gguf_values(float **a, float **b, const lt_gguf *g, const lt_mode
     const bool named = weight_of(weight, base, param, p);
     lt_err err = LT_OK;
     float *in_file = NULL;
-    LT_ASSERT(named); /* Else it is no target. */
+    LT_ASSERT(named); /* Otherwise it is not a target. */
     LT_TRY_DONE(values_of(a, g, weight, 'a', rows_of_a(param, rank), param->shape[1]));
     LT_TRY_DONE(values_of(&in_file, g, weight, 'b', p->n_rows, rank));
     *b = malloc((size_t)(p->n_rows * rank) * sizeof **b);
@@ -287,7 +287,7 @@ done:
 
 /* ---- Writing ---- */
 
-/* Rows of a parameter of the adapters, as the file has them. */
+/* Rows of a parameter of the adapters, in the form of the file. */
 typedef struct {
     const float *first;
     int64_t cols, pair_rows;
@@ -311,7 +311,7 @@ static void add_tensor(lt_gguf_out *o, const char *weight, char part, const out_
     lt_gguf_out_tensor(o, name, 2, dims, LT_GGML_F32, fill, rows);
 }
 
-/* rows: two, which live until the file is written. */
+/* rows: two elements, which are needed until the file is written. */
 static lt_err add_part(lt_gguf_out *o, const lt_lora *l, const lt_lora_site *s, int index,
                        out_rows *rows) {
     const lt_model_spec *spec = &l->base->spec;

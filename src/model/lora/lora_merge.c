@@ -15,7 +15,7 @@ typedef struct {
     const float *left;  /* (rows, r) */
     const float *right; /* (r, cols), with these strides: */
     int64_t next_rank, next_col;
-    float *m; /* DoRA: (rows); else NULL. */
+    float *m; /* DoRA: (rows); otherwise NULL. */
     int64_t cols, rank;
     float scale;
 } merging;

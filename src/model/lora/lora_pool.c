@@ -16,9 +16,10 @@
 #include "model/lora/lora_gguf.h"
 #include "model/lora/lora_pool_impl.h"
 
-#define RANK_STEP 8 /* Rows of u and B begin on 16 bytes in 16 bits, as fast products ask for. */
+/* In 16 bits, rows of u and B begin at multiples of 16 bytes, as fast products require. */
+#define RANK_STEP 8
 
-/* A rank as products have it. */
+/* A rank rounded up for products. */
 static int64_t stepped(int64_t rank) {
     return (rank + RANK_STEP - 1) / RANK_STEP * RANK_STEP;
 }
@@ -27,7 +28,7 @@ static size_t weights_bytes(const lt_lora_pool *p) {
     return lt_param_buffer_bytes(&p->plan.table, p->model->options.dtype);
 }
 
-/* Places of modules in an array: of some there is none. */
+/* Number of elements of an array with one for each possible module. */
 static size_t n_modules(const lt_lora_pool *p) {
     return (size_t)p->model->spec.n_layers * LT_LORA_LAYER_KINDS * LT_LORA_PARTS;
 }
@@ -127,14 +128,14 @@ typedef struct {
     const json_t *config;
     const lt_safetensors *file;
     const lt_gguf *gguf;
-    char path[LT_PATH_BYTES]; /* The file's. */
-    double alpha;             /* A GGUF's; 0: the rank. */
+    char path[LT_PATH_BYTES]; /* Path of the file. */
+    double alpha;             /* Alpha of a GGUF; 0: the rank. */
     bool by_root;
     bool alone;     /* The image has no other source. */
     bool dora;      /* Modules have magnitudes. */
-    float scale;    /* The source's. */
-    char *data;     /* The image's. */
-    float *factors; /* The image's, or NULL. */
+    float scale;    /* Scale of the source. */
+    char *data;     /* Data of the image. */
+    float *factors; /* Factors of the image, or NULL. */
     uint16_t *used; /* (sites, LT_LORA_PARTS) rows of A that other folders have taken */
     size_t n_read;
 } reading;
@@ -169,7 +170,7 @@ static void put(const reading *r, const lt_param *param, int64_t first, int64_t 
     }
 }
 
-/* A and B of rank `rank` of a part. */
+/* Put A and B of a part into the image. */
 static lt_err put_part(reading *r, const lt_lora_site *s, int i, uint16_t *used, int64_t rank,
                        float factor, const float *a, const float *b) {
     const lt_param *params = r->pool->plan.table.params;
@@ -206,12 +207,12 @@ static bool tensor_name(char out[LT_LORA_TENSOR_BYTES], const reading *r, const 
     return true;
 }
 
-/* The rows of a matrix in a GGUF; 0: it is none. */
+/* The rows of a matrix in a GGUF; 0: it is not a matrix. */
 static int64_t gguf_rows(const lt_gguf_tensor *t) {
     return t->n_dims == 2 && t->n_elems > 0 ? (int64_t)t->dims[1] : 0;
 }
 
-/* The rows of a matrix; 0: the tensor is none; -1: there is no such tensor. */
+/* The rows of a matrix; 0: the tensor is not a matrix; -1: there is no such tensor. */
 static int64_t rows_of(const reading *r, const char *name) {
     if (r->gguf != NULL) {
         const lt_gguf_tensor *t = lt_gguf_tensor_find(r->gguf, name);
@@ -221,7 +222,7 @@ static int64_t rows_of(const reading *r, const char *name) {
     return t == NULL ? -1 : t->n_dims == 2 ? t->shape[0] : 0;
 }
 
-/* A (rank, in) and B (rows, rank); free both. */
+/* Read A (rank, in) and B (rows, rank); free both. */
 static lt_err values_of(float **a, float **b, const reading *r, const lt_lora_site *s, int i,
                         int64_t rank, const char *a_name, const char *b_name) {
     const lt_param *pa = &r->pool->plan.table.params[s->a];
@@ -233,7 +234,7 @@ static lt_err values_of(float **a, float **b, const reading *r, const lt_lora_si
     return lt_lora_values(b, r->file, r->path, b_name, p->n_rows, rank);
 }
 
-/* B (rows, rank) becomes c B, and the factors of the part's rows are written. scale: of B. */
+/* Replace B (rows, rank) by c B, and write the factors of the part's rows. scale: that of B. */
 static lt_err scale_part(reading *r, const lt_lora_site *s, int i, const lt_dora_part *part,
                          float *b) {
     const int64_t n = s->parts[i].n_rows;
@@ -254,7 +255,7 @@ done:
     return err;
 }
 
-/* The adapter of a module, if the file has one. */
+/* Read the adapter of a module, if the file has one. */
 static lt_err read_part(reading *r, const lt_lora_site *s, int i, uint16_t *used) {
     char module[LT_FOREIGN_NAME_BYTES], name[LT_LORA_TENSOR_BYTES], other[LT_LORA_TENSOR_BYTES];
     float *a_values = NULL, *b_values = NULL;
@@ -298,7 +299,7 @@ static size_t n_tensors(const reading *r) {
     return r->gguf != NULL ? r->gguf->n_tensors : r->file->n_tensors;
 }
 
-/* Does a tensor of this name belong to a module of the model? */
+/* Whether a tensor of this name belongs to a module of the model. */
 static bool is_known(const reading *r, const char *name, size_t bytes) {
     const lt_lora_plan *plan = &r->pool->plan;
     const int n = (int)r->pool->model->spec.n_layers * LT_LORA_LAYER_KINDS * LT_LORA_PARTS;
@@ -314,7 +315,7 @@ static bool is_known(const reading *r, const char *name, size_t bytes) {
     return false;
 }
 
-/* Name a tensor that no module of the model has taken. */
+/* Fail, naming a tensor that belongs to no module of the model. */
 static lt_err name_other(const reading *r) {
     for (size_t t = 0; t < n_tensors(r); t++) {
         const char *name = r->gguf != NULL ? r->gguf->tensors[t].name.data
@@ -518,7 +519,7 @@ void lt_lora_rows_choose(lt_lora_rows *r, const int32_t *start) {
     r->growths += grown;
 }
 
-/* Is the call one that a device records, with the largest ranks that any call has needed so far? */
+/* Whether a device records the call, with the largest ranks that any call has needed so far. */
 static bool is_kept(const lt_exec *r) {
     return r->lora_rows->by_place && r->backend->graph_begin != NULL;
 }
@@ -561,7 +562,7 @@ static lt_tensor in_places(const lt_lora_pool *p, int index, int64_t first, int6
     return all;
 }
 
-/* us = u times the scale of each row: what combine does for one choice a row. */
+/* us = u times the scale of each row, by the op combine with one choice per row. */
 static lt_err times_scale(lt_exec *r, lt_tensor us, lt_tensor u) {
     const lt_lora_rows *rows = r->lora_rows;
     return lt_exec_moe_combine_fwd(
@@ -572,7 +573,7 @@ static lt_err times_scale(lt_exec *r, lt_tensor us, lt_tensor u) {
                                   .expert_start = lt_tensor_rows(&rows->start, rows->pool->n, 1)});
 }
 
-/* y (n, out) += what the adapters of one module say. */
+/* y (n, out) += the products of the adapters of one module. */
 static lt_err add_part(lt_exec *r, const lt_lora_site *s, int i, int64_t rank, lt_tensor y,
                        lt_tensor x) {
     const lt_lora_rows *rows = r->lora_rows;
@@ -601,7 +602,7 @@ static lt_err add_part(lt_exec *r, const lt_lora_site *s, int i, int64_t rank, l
                                                                .fixed_order = r->fixed_order});
 }
 
-/* All modules of a matrix, each row by its place. */
+/* Add the products of all modules of a matrix, with the place of each row. */
 static lt_err add_by_place(lt_exec *r, const lt_lora_site *s, const uint16_t *ranks, lt_tensor y,
                            lt_tensor x) {
     const lt_lora_rows *rows = r->lora_rows;

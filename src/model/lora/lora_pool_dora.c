@@ -1,10 +1,12 @@
-/* lora_pool_dora.c: see lora_pool.h: the factors c = m / ||W + s B A|| of adapters with magnitudes.
+/* lora_pool_dora.c: see lora_pool.h: derives the factors c = m / ||W + s B A|| of adapters with
+ * magnitudes.
  *
  *     rows of W, decoded if necessary ─┐
  *     B A, F32, times s ──────────────────────────────────┴─▶ mean of squares of a row ──▶ c
  *
- * Some rows at a time, on the model's device, on a separate queue beside the engine's. A row of W
- * is decoded like one of an embedding (decoded.c), even from the packed layout. */
+ * It computes some rows at a time, on the model's device, on a separate queue beside the
+ * engine's. A row of W is decoded like one of an embedding (decoded.c), even from the packed
+ * layout. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +17,8 @@
 #include "model/alloc.h"
 #include "model/lora/lora_pool_impl.h"
 
-#define ROWS_ELEMENTS ((int64_t)1 << 20) /* Room of rows: 4 MiB. */
-#define LEAST_MEAN    1e-30              /* A row of zeros stays one, whatever its magnitude. */
+#define ROWS_ELEMENTS ((int64_t)1 << 20) /* Size of `rows`: 4 MiB. */
+#define LEAST_MEAN    1e-30              /* A row of zeros stays zero, whatever its magnitude. */
 
 static const lt_param_kind kinds[][2] = {{LT_PARAM_QKV, LT_PARAM_QKV_BIAS},
                                          {LT_PARAM_ATTN_OUT, LT_PARAM_ATTN_OUT_BIAS},
@@ -147,7 +149,7 @@ lt_err lt_lora_pool_fill_factors(lt_lora_pool *p, int32_t place, const float *fa
 
 /* ---- Deriving ---- */
 
-/* Rows [first, first + n) of a range of a stored matrix, to rows of d->w. */
+/* Decode rows [first, first + n) of a range of a stored matrix to rows of d->w. */
 static lt_err decode_range(lt_lora_pool_dora *d, lt_tensor to, const lt_weight_range *range,
                            int64_t first) {
     const int64_t n = to.shape[0];
@@ -159,7 +161,8 @@ static lt_err decode_range(lt_lora_pool_dora *d, lt_tensor to, const lt_weight_r
     for (int64_t i = 0; i < n; i++) {
         ids[i] = (int32_t)(first + i);
     }
-    LT_TRY_DONE(d->exec.backend->sync(d->exec.queue)); /* Who read the numbers before. */
+    /* Wait for the previous reader of the ids. */
+    LT_TRY_DONE(d->exec.backend->sync(d->exec.queue));
     LT_TRY_DONE(lt_model_upload(d->exec.model, d->ids.data, ids, (size_t)n * sizeof *ids));
     LT_TRY_DONE(
         lt_exec_embed_fwd(&d->exec, &(lt_embed_args){.y = to,
@@ -173,7 +176,7 @@ done:
     return err;
 }
 
-/* Rows [first, first + n) of a matrix of the model. */
+/* Get rows [first, first + n) of a matrix of the model. */
 static lt_err weight_rows(lt_lora_pool_dora *d, lt_tensor *out, const lt_param *a, int64_t first,
                           int64_t n) {
     const lt_model *m = d->exec.model;
@@ -219,7 +222,7 @@ static lt_err measure(lt_lora_pool_dora *d, const lt_param *a, const lt_dora_par
     LT_TRY(lt_exec_rmsnorm_fwd(
         r, &(lt_rmsnorm_args){.y = rows,
                               .x = rows,
-                              .gain = lt_tensor_1d(rows.data, LT_F32, in), /* Unread. */
+                              .gain = lt_tensor_1d(rows.data, LT_F32, in), /* Not read. */
                               .rstd = lt_tensor_1d(d->mean.data, LT_F32, n),
                               .part = LT_NORM_MEASURE}));
     LT_TRY(r->backend->sync(r->queue));
@@ -251,7 +254,7 @@ lt_err lt_lora_pool_derive(const lt_lora_pool *p, float *c, const lt_dora_part *
     return err;
 }
 
-/* (1 - c) bias of the rows of a part that has a bias; others keep 0. */
+/* Set (1 - c) bias for the rows of a part that has a bias; others keep 0. */
 static lt_err part_offsets(const lt_lora_pool *p, float *factors, const lt_lora_site *s, int index,
                            const lt_tensor *bias) {
     const lt_lora_part *part = &s->parts[index];
@@ -289,14 +292,14 @@ lt_err lt_lora_pool_find_offsets(const lt_lora_pool *p, float *factors) {
 
 /* ---- Computing ---- */
 
-/* Numbers [first, first + n) of all places. */
+/* A view of numbers [first, first + n) of all places. */
 static lt_tensor in_places(const lt_lora_pool *p, int64_t first, int64_t n) {
     lt_tensor t = lt_tensor_2d(p->dora->data + first, LT_F32, p->n, n);
     t.stride[0] = (int64_t)n_numbers(p);
     return t;
 }
 
-/* Parts that follow each other in y and among the factors are one call. */
+/* Parts that are consecutive in y and among the factors take one call. */
 lt_err lt_lora_pool_scale(lt_exec *r, const lt_lora_site *s, lt_param_kind kind, lt_tensor y) {
     const lt_lora_pool *p = r->lora_rows->pool;
     const int layer = p->plan.table.params[s->a].layer;

@@ -20,7 +20,7 @@ typedef struct {
  * uses. */
 typedef struct {
     bool on, has_offsets; /* The model has biases. */
-    float *data;          /* (places, vectors, sizes.n_magnitudes), the backend's memory. */
+    float *data;          /* (places, vectors, sizes.n_magnitudes), in the backend's memory. */
     pthread_mutex_t lock;
     lt_exec exec;
     lt_arena scratch;
@@ -36,13 +36,14 @@ struct lt_lora_pool {
     lt_lora_plan plan;
     int64_t most, rank; /* The largest rank of an adapter; the same, rounded up. */
     int32_t n;
-    lt_lora_place *places;   /* (n) */
-    uint16_t *ranks;         /* (n, sites, LT_LORA_PARTS) as in lt_lora_image */
-    void *data;              /* (n, plan's elements) in the model's type, the backend's memory. */
-    lt_lora_pool_dora *dora; /* NULL: no room for magnitudes. */
+    lt_lora_place *places; /* (n) */
+    uint16_t *ranks;       /* (n, sites, LT_LORA_PARTS) as in lt_lora_image */
+    /* (n, elements of the plan) in the model's type, in the backend's memory. */
+    void *data;
+    lt_lora_pool_dora *dora; /* NULL: the pool has no memory for magnitudes. */
 };
 
-/* An adapter of one module: scale B A, as its files have it. */
+/* An adapter of one module, scale B A, as in its files. */
 typedef struct {
     const lt_lora_site *site;
     int index; /* Index of the part. */
@@ -53,13 +54,14 @@ typedef struct {
 
 LT_MUST_USE lt_err lt_lora_pool_open_dora(lt_lora_pool *p);
 void lt_lora_pool_close_dora(lt_lora_pool *p);
-size_t lt_lora_pool_dora_bytes(const lt_lora_pool *p); /* Of a place; 0: it has none. */
-/* Factors that change nothing; *out stays NULL if the pool has no room for factors. */
+/* Bytes of a place; 0: there is no DoRA. */
+size_t lt_lora_pool_dora_bytes(const lt_lora_pool *p);
+/* Make factors that change nothing; *out stays NULL if the pool has no memory for factors. */
 LT_MUST_USE lt_err lt_lora_pool_begin_factors(const lt_lora_pool *p, float **out);
-/* c (rows) = m / ||W + scale B A|| of the rows of a part. */
+/* Compute c (rows) = m / ||W + scale B A|| for the rows of a part. */
 LT_MUST_USE lt_err lt_lora_pool_derive(const lt_lora_pool *p, float *c, const lt_dora_part *part,
                                        const float *m);
-/* (1 - c) bias, behind all c. */
+/* Write (1 - c) bias after all c. */
 LT_MUST_USE lt_err lt_lora_pool_find_offsets(const lt_lora_pool *p, float *factors);
 LT_MUST_USE lt_err lt_lora_pool_fill_factors(lt_lora_pool *p, int32_t place, const float *factors);
 /* y = c y + (1 - c) bias, of the rows that have an adapter. */

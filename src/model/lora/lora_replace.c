@@ -1,6 +1,7 @@
-/* lora_replace.c: weights of the model that a PEFT folder holds whole, beside its adapters: those
- * of modules_to_save, of bias = all or lora_only, and of an embedding or an output head that PEFT
- * saves when it is asked to. They replace the model's weights when adapters are merged. */
+/* lora_replace.c: reads weights of the model that a PEFT folder has whole, beside its adapters:
+ * those of modules_to_save, of bias = all or lora_only, and of an embedding or an output head
+ * that PEFT saves when it is asked to. They replace the model's weights when adapters are
+ * merged. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #define PREFIX "base_model.model."
 #define INNER  ".base_layer" /* The module inside PEFT's, which has the adapter. */
 
-/* Take ".word" out of a name; false: it is not in it. */
+/* Remove ".word" from a name; false: the name does not contain it. */
 static bool take_out(char *name, const char *word) {
     char *at = strstr(name, word);
     if (at == NULL || at[strlen(word)] != '.') {
@@ -23,7 +24,7 @@ static bool take_out(char *name, const char *word) {
     return true;
 }
 
-/* The name as the model's own file has it. */
+/* The name in the model's own file. */
 static bool own_name(char out[LT_FOREIGN_NAME_BYTES], const char *name) {
     const size_t n = strlen(PREFIX);
     if (strncmp(name, PREFIX, n) != 0 || strlen(name) - n >= LT_FOREIGN_NAME_BYTES) {
@@ -46,7 +47,7 @@ static bool is_repeated(const lt_safetensors *file, const char *name) {
            lt_safetensors_find(file, plain) != NULL;
 }
 
-/* Does the file hold the other one of embedding and head, with the same bytes? */
+/* Whether the file has the other one of embedding and head, with the same bytes. */
 static bool has_twin(const lt_safetensors *file, const lt_safetensor *one,
                      const lt_family_row *family, lt_param_kind kind) {
     for (int i = 0; i < family->n_names; i++) {
@@ -67,13 +68,13 @@ static bool has_twin(const lt_safetensors *file, const lt_safetensor *one,
 
 static lt_err refuse_tied(const char *path, const char *name) {
     LT_FAIL(LT_ERR_UNSUPPORTED,
-            "%s: %s was trained apart from the other of embedding and output head, which are one "
-            "matrix in this model (tie_word_embeddings): merge the adapter with PEFT "
-            "(merge_and_unload), whose model then has two",
+            "%s: %s: embedding and output head were trained separately, which are one matrix in "
+            "this model (tie_word_embeddings): merge the adapter with PEFT (merge_and_unload), "
+            "whose model then has two",
             path, name);
 }
 
-/* The numbers of a place: rows x cols from `first` on. */
+/* Set the values of a place: rows x cols from `first` on. */
 static lt_err put(const lt_lora *l, const lt_param *p, const lt_name_place *at,
                   const lt_safetensors *file, const char *path, const char *name) {
     float *values = NULL, *turned = NULL,

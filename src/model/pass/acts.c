@@ -29,7 +29,7 @@ lt_tensor lt_tensor_take(lt_arena *a, lt_dtype dtype, int64_t d0, int64_t d1, in
                    d2);
 }
 
-/* Rows of a batch, and how they are divided over the ranks of tp. */
+/* Rows of a batch, and their division among the ranks of tp. */
 typedef struct {
     int64_t all, own, room; /* R, S, P of acts.h. */
 } rows;
@@ -47,7 +47,7 @@ static int n_tp_of(const lt_acts_shape *p) {
     return p->n_tp > 0 ? p->n_tp : 1;
 }
 
-/* Rows that another rank's batch may have. */
+/* The most rows that another rank's batch may have. */
 static int64_t most_rows_of(const lt_acts_shape *p) {
     return p->most_rows > 0 ? p->most_rows : p->batch * p->seq;
 }
@@ -79,7 +79,7 @@ static lt_layer_spec layer_of(const lt_model_spec *s, int64_t layer, const lt_ac
     const bool layer_norm = l->norm == LT_NORM_LAYER, divided = n_tp_of(p) > 1;                    \
     const lt_dtype dtype = p->dtype
 
-/* Bytes of the tensors that layers share, where they are more than `most` says. */
+/* Raise `most` to the bytes of the tensors that layers share. */
 static void widen(size_t most[N_ACTS], int64_t C, const lt_layer_spec *l, const lt_acts_shape *p) {
     TABLE_NAMES;
 #define WIDEN(name, from_level, present, type, d0, d1, d2)                                         \
@@ -91,7 +91,7 @@ static void widen(size_t most[N_ACTS], int64_t C, const lt_layer_spec *l, const 
 #undef WIDEN
 }
 
-/* A place for each tensor that layers share, large enough for any of them. */
+/* Take memory for each tensor that layers share, large enough for any layer. */
 static void shared_carve(lt_layer_acts *t, const lt_model_spec *s, const lt_acts_shape *p,
                          lt_arena *a) {
     const int64_t n_layers = lt_layers_alike(s) ? 1 : s->n_layers;
@@ -109,7 +109,8 @@ static void shared_carve(lt_layer_acts *t, const lt_model_spec *s, const lt_acts
 #undef TAKE
 }
 
-/* A layer's tensors: what it keeps from the arena, the others in the places of `shared`. */
+/* Set a layer's tensors: those that it keeps are taken from the arena, the others are those of
+ * `shared`. */
 static void layer_carve(lt_layer_acts *t, const lt_layer_acts *shared, int64_t C,
                         const lt_layer_spec *l, const lt_acts_shape *p, lt_arena *a) {
     TABLE_NAMES;
@@ -121,7 +122,7 @@ static void layer_carve(lt_layer_acts *t, const lt_layer_acts *shared, int64_t C
     }
     LT_LAYER_ACTS(TAKE)
 #undef TAKE
-    t->h1.shape[0] = t->h2.shape[0] = t->logits.shape[0] = R; /* In room for P. */
+    t->h1.shape[0] = t->h2.shape[0] = t->logits.shape[0] = R; /* In memory for P rows. */
 }
 
 void lt_acts_carve_one(lt_layer_acts *room, const lt_model_spec *s, const lt_acts_shape *shape,
@@ -137,7 +138,7 @@ void lt_acts_view(lt_layer_acts *layer, const lt_layer_acts *room, const lt_mode
     layer_carve(layer, room, s->width, &l, shape, NULL);
 }
 
-/* The layer whose scratch is the largest: one with experts, where there is one. */
+/* The layer whose scratch is the largest: one with experts, if there is one. */
 static lt_layer_spec widest(const lt_model_spec *s, const lt_acts_shape *p) {
     int64_t i = 0;
     while (s->n_experts > 0 && s->dense[i] && i + 1 < s->n_layers) {

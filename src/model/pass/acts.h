@@ -1,13 +1,13 @@
 /* acts.h: the activations of a batch. One table lists every tensor of a layer, with its shape and
  * when it is dropped; the carve functions place them.
  *
- *     kept per layer   what backward reads and recompute does not redo
- *     shared           one buffer for all layers: what recompute redoes, and everything in
- *                      evaluation
+ *     kept per layer   tensors that backward reads and recompute does not compute again
+ *     shared           one buffer for all layers: tensors that recompute computes again, and all
+ *                      tensors in evaluation
  *
  * Recompute runs the same ops on the same stored inputs, so it writes the same bits.
  *
- * The ops and their tensors (dense layer; * only where the spec has it):
+ * The ops and their tensors (dense layer; * only if the spec has it):
  *
  *     x_in ─norm1─▶ h1 ─qkv─▶ qkv ─qk_norm* and rope─▶ qk ─▶ attention ─▶ att, lse
  *         att ─attn_out─▶ proj* ─post_norm1*─▶ branch
@@ -22,9 +22,9 @@
  * Backward reuses buffers whose contents it has consumed: d(act) is stored in act, d(up) in up,
  * d(xg) in xg.
  *
- * Where ranks of tp share the layers (tp.h), S rows of the batch are this rank's: those of the
- * stream and of what a half adds to it. What is gathered or summed has all R rows, in room for P of
- * them. H, G and F are this rank's. */
+ * If ranks of tp share the layers (tp.h), S rows of the batch are this rank's: those of the
+ * stream and of the sums that a half adds to it. Gathered or summed tensors have all R rows, in
+ * memory for P rows. H, G and F are this rank's. */
 #ifndef LT_MODEL_ACTS_H
 #define LT_MODEL_ACTS_H
 
@@ -40,8 +40,9 @@
 #define LT_INPUT        LT_KEEP_NOTHING
 
 /* name, shared from level, present if, dtype, shape (trailing 0: fewer dimensions). R rows, N = R *
- * max(K, 1) rows of experts, M rows that may come to the experts that are here (else N); S rows of
- * this rank, P rows in whole runs of ranks (else both R). */
+ * max(K, 1) rows of experts, M rows that the experts held here may receive (without ranks of ep:
+ * N); S rows of this rank, P rows rounded up to a multiple of the ranks (without tp, both are
+ * R). */
 #define LT_LAYER_ACTS(X)                                                                           \
     X(x_in, LT_INPUT, true, dtype, S, C, 0)                                                        \
     X(mean1, LT_COSTLY, l->pre_norms &&layer_norm, LT_F32, S, 0, 0)                                \
@@ -82,19 +83,20 @@ typedef struct {
 /* All tensors of a batch except those kept per layer. Tensors of backward are absent in
  * evaluation. */
 typedef struct {
-    /* Owned by a set: the inputs of a batch, and what stays until its backward pass. */
+    /* Owned by a set: the inputs of a batch, and the tensors that are kept until its backward
+     * pass. */
     lt_tensor tokens, labels, positions, doc_start; /* (B * T) I32; doc_start (B, T) */
-    lt_tensor weights;                              /* (R) F32, of a pass that takes them. */
+    lt_tensor weights;                              /* (R) F32, if the pass takes weights. */
     lt_tensor order;  /* (R + 1) I32: the order of labels, weights, loss_rows and best (stage.h). */
-    lt_tensor shared; /* Tables of shared.h, of a pass that shares rows. */
+    lt_tensor shared; /* Tables of shared.h, if the pass shares rows. */
     lt_tensor x_final, h_final, mean_final, rstd_final;
     lt_tensor aux;             /* (L, 2) F32 with experts. */
     lt_tensor n_labels;        /* (1) F32: counted labels of the batch, the weight of aux losses. */
     lt_tensor loss_rows, best; /* (R) F32, I32 */
     lt_tensor dx;              /* (S, C): gradient of the residual stream. */
     /* Scratch that all sets share; its contents do not outlive a range of layers. */
-    /* (R, C), of which own rows count outside of a half: what it adds to the residual stream; the
-     * gradient of a norm's output. */
+    /* (R, C), of which only this rank's rows are used outside a half: the sum that a half adds to
+     * the residual stream; the gradient of a norm's output. */
     lt_tensor branch, dh;
     lt_tensor dqkv, datt, delta;
     /* Experts: (N, C), (R, K), (R, E), (R, E) when BF16. */
@@ -103,19 +105,19 @@ typedef struct {
 
 typedef struct {
     int64_t batch, seq; /* B, T: R = B T rows. */
-    /* Of attention, where rows are shared (shared.h): B and T of the batch as it was given; else
-     * 0. */
+    /* For attention, if rows are shared (shared.h): B and T of the batch as it was given;
+     * otherwise 0. */
     int64_t given_batch, given_seq;
     bool shares; /* Batches may have shared rows. */
     lt_dtype dtype;
     bool backward;
     int level;          /* lt_recompute, or LT_KEEP_NOTHING */
-    bool weights;       /* Rows have weights besides labels. */
+    bool weights;       /* Rows have weights, in addition to labels. */
     bool packs;         /* Batches may be packed (stage.h). */
     int n_ep;           /* Ranks that divide the experts; 0: 1. */
     int64_t most_rows;  /* Rows that a batch of any of these ranks may have; 0: B * T. */
     double expert_room; /* expert.h */
-    int n_tp, tp_rank;  /* Ranks that share the layers, and this one's place; n_tp 0: 1. */
+    int n_tp, tp_rank;  /* Ranks that share the layers, and the index of this one; n_tp 0: 1. */
 } lt_acts_shape;
 
 /* The activations of one batch in flight: its own tensors, and views of the scratch that the sets
@@ -127,12 +129,12 @@ typedef struct {
     int64_t n_batch, seq; /* The shape for which it is carved. */
     int64_t given_batch, given_seq;
     bool has_documents, has_weights;
-    int64_t head_rows; /* Of the batch (stage.h). */
+    int64_t head_rows; /* Rows for which the head runs (stage.h). */
 } lt_acts_set;
 
 /* Take every tensor from the arenas: first with a NULL base to measure, then to place, and again
- * with a smaller B or T to run a smaller batch in the same memory. First what sets share, then what
- * a set owns, for n_layers layers. */
+ * with a smaller B or T to run a smaller batch in the same memory. Carve first the tensors that
+ * sets share, then those that a set owns, for n_layers layers. */
 void lt_acts_carve_shared(lt_layer_acts *layer, lt_batch_acts *batch, const lt_model_spec *s,
                           const lt_acts_shape *shape, lt_arena *a);
 void lt_acts_carve_own(lt_acts_set *set, const lt_layer_acts *shared_layer,
@@ -146,15 +148,15 @@ void lt_acts_view(lt_layer_acts *layer, const lt_layer_acts *room, const lt_mode
 void lt_batch_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shape *shape,
                     lt_arena *a);
 
-/* One tensor: contiguous, d1 or d2 0 when it has fewer dimensions. */
+/* Take one contiguous tensor; d1 or d2 is 0 if it has fewer dimensions. */
 lt_tensor lt_tensor_take(lt_arena *a, lt_dtype dtype, int64_t d0, int64_t d1, int64_t d2);
 
 /* Allocate what an arena measured on a device, and rewind it. */
 LT_MUST_USE lt_err lt_arena_place(lt_arena *a, lt_device *device, const char *name);
 void lt_arena_release(lt_arena *a, lt_device *device);
 
-/* The activations that the last call of a pass left, for tests and tools: of a layer, those that
- * the recompute level keeps. */
+/* The activations of a layer after the last call of a pass, for tests and tools: those that the
+ * recompute level keeps. */
 const lt_layer_acts *lt_pass_layer_acts(const lt_pass *p, int layer);
 const lt_batch_acts *lt_pass_batch_acts(const lt_pass *p);
 

@@ -1,5 +1,5 @@
-/* exact.c: see exact.h. Token s of row b of a batch lies in slot b * pages of a row * LT_EXACT_PAGE
- * + s: the pages of a row follow each other. */
+/* exact.c: see exact.h. Token s of row b of a batch is in slot b * (pages per row) *
+ * LT_EXACT_PAGE + s: the pages of a row are consecutive. */
 #include "model/pass/exact.h"
 
 #include <math.h>
@@ -42,12 +42,12 @@ static lt_tensor take_pages(const lt_model_spec *s, lt_dtype dtype, int64_t page
                         dtype, pages, LT_EXACT_PAGE, s->n_kv_heads, s->head_dim);
 }
 
-/* Sequences of a row: with ranks of cp that hold two pieces of it, those. */
+/* The number of sequences of a row: with ranks of cp that hold two pieces of it, two. */
 static int parts_of(const lt_pass_options *o) {
     return lt_pass_whole_seq(o) != o->seq && o->context.kind != LT_CONTEXT_ULYSSES ? 2 : 1;
 }
 
-/* slots, table, q_start and kv_len of a batch. whole: tokens of a row. */
+/* Number of words of slots, table, q_start and kv_len of a batch. whole: tokens of a row. */
 static int64_t n_words(int64_t batch, int64_t whole, int parts) {
     const int64_t sequences = batch * parts;
     return batch * whole + sequences * row_pages(whole) + sequences + 1 + sequences;
@@ -111,7 +111,7 @@ static int32_t slot_of(int64_t row, int64_t whole, int64_t t) {
     return (int32_t)(row * row_pages(whole) * LT_EXACT_PAGE + t);
 }
 
-/* Of whole rows; with ring of each rank's tokens, one rank behind the other. */
+/* Slots of whole rows; with ring, those of each rank's tokens, one rank after the other. */
 static void fill_slots(int32_t *slots, int64_t batch, int64_t whole, const lt_context *ring) {
     const int n = ring != NULL ? 2 * ring->n : 1;
     const int64_t piece = whole / n;
@@ -160,7 +160,8 @@ void lt_exact_shape(lt_exact *e, int64_t batch, int64_t seq, const lt_context *c
     }
 }
 
-/* Once a shape. The host's words change with the next one, which must not meet this transfer. */
+/* Send the words once for each shape. The host changes them for the next shape, which must not
+ * happen during this transfer. */
 static lt_err send_words(lt_exec *r, lt_exact *e) {
     if (e->sent) {
         return LT_OK;
@@ -173,7 +174,7 @@ static lt_err send_words(lt_exec *r, lt_exact *e) {
     return LT_OK;
 }
 
-/* (B, T, heads, D) as the rows that the engine's ops have. */
+/* (B, T, heads, D) as rows, the form of the engine's ops. */
 static lt_tensor rows_of(lt_tensor x) {
     lt_tensor rows = x;
     LT_ASSERT(x.n_dims == 4 && x.stride[0] == x.shape[1] * x.stride[1]);
@@ -186,7 +187,7 @@ static lt_tensor rows_of(lt_tensor x) {
     return rows;
 }
 
-/* With ranks of tp, pages of the key heads that are here. */
+/* A view of the pages; with ranks of tp, of the key heads that are held here. */
 static lt_tensor pages_of(const lt_tensor *pages, const lt_tensor *x) {
     return lt_tensor_4d(pages->data, pages->dtype, pages->shape[0], LT_EXACT_PAGE, x->shape[2],
                         pages->shape[3]);
@@ -253,7 +254,7 @@ static void losses_on_host(const lt_tensor *logits, float cap, const int32_t *la
     }
 }
 
-/* The pick of a row that chooses its label, if there is one. */
+/* Set the pick of a row so that it chooses the row's label, if there is one. */
 static void ask(lt_exact *e, int64_t row, int64_t place, int32_t label) {
     static const double plain[LT_CHOOSE_HOW_COUNT - LT_CHOOSE_TYPICAL] = {LT_CHOOSE_PLAIN};
     double *how = e->host_how + row * LT_CHOOSE_HOW_COUNT;
@@ -264,8 +265,8 @@ static void ask(lt_exact *e, int64_t row, int64_t place, int32_t label) {
     e->host_pick[row] = label >= 0 ? (int32_t)place : LT_CHOOSE_IDLE;
 }
 
-/* By the op choose, as the engine does; xent's losses, whose sums have another order, tell of
- * logits that are not finite. */
+/* Compute losses with the op choose, as the engine does. The losses of xent, whose sums have
+ * another order, are used to detect logits that are not finite. */
 static lt_err losses_on_device(lt_exec *r, lt_tensor logits, int64_t first, const int32_t *labels,
                                lt_tensor loss) {
     lt_exact *e = r->exact;

@@ -1,25 +1,25 @@
-/* loss.c: see loss.h. With a vocabulary of 50,257 the logits of 4,096 rows take 824 MB, so they are
- * made, and overwritten by their gradient, a chunk of rows at a time. Chunks run in order and add
- * to the head's gradient in order; each reads the head twice and its gradient once, and its
- * products pack the head again, which is expensive for few rows (GPT-2 124M, one thread, the three
- * products together: 160 rows 140 GFLOP/s, 512 rows 153).
+/* loss.c: see loss.h. With a vocabulary of 50,257 the logits of 4,096 rows take 824 MB, so they
+ * are computed, and overwritten by their gradient, a chunk of rows at a time. Chunks run in order
+ * and add to the head's gradient in order; each reads the head twice and its gradient once, and
+ * its products pack the head again, which is expensive for few rows (GPT-2 124M, one thread, the
+ * three products together: 160 rows 140 GFLOP/s, 512 rows 153).
  *
  * In a packed batch (stage.h) the rows whose label counts are first copied next to each other. The
  * copies use the memory of the residual branch, and their gradients that of dx, because neither
- * holds anything at this point of a pass. Then the gradients are written to dh, each at its own
- * row.
+ * is in use at this point of a pass. Then the gradients are written to dh, each at its own row.
  *
- * An objective needs the log-probabilities before it can say their derivatives, so the head runs
- * forward, and later backward. The logits between the two either stay, rounded to the activations'
- * type, which is what the backward pass reads (keep_logits), or are computed a second time: the
- * same bits, for the time of one product.
+ * An objective needs the log-probabilities before it can compute their derivatives, so the head
+ * runs forward, and later backward. In between, the logits are either kept (keep_logits), rounded
+ * to the activations' type, which the backward pass reads, or computed a second time: the bits
+ * are the same, and it costs one product.
  *
- * Ranks of tp have some words each, of all rows: xent says what it needs of each part, that is
- * gathered, and from all of it each rank makes losses and its own words' gradients.
+ * Ranks of tp each have a part of the vocabulary, for all rows: xent computes the numbers that it
+ * needs of each part, these are gathered, and from all of them each rank computes the losses and
+ * the gradients of its own part.
  *
- * A head that judges tokens (token_scores) is one of a few words: its labels are 0 to n_scores - 1.
- * Ranks of tp have the whole of a score head, so each makes the losses of all rows and the
- * gradients of its own. */
+ * A head that judges tokens (token_scores) is treated as one with a vocabulary of n_scores: its
+ * labels are 0 to n_scores - 1. Each rank of tp has the whole score head, and computes the losses
+ * of all rows and the gradients of its own. */
 #include "model/pass/loss.h"
 
 #include <string.h>
@@ -29,15 +29,15 @@
 #include "model/blocks/tp.h"
 
 #define CHUNK_BYTES ((int64_t)128 << 20)
-#define CHUNK_STEP  ((int64_t)16) /* Whole register tiles of rows. */
+#define CHUNK_STEP  ((int64_t)16) /* Rows of whole register tiles. */
 
-/* On a device the products want many rows, whole tiles of them. A pass that computes layers again
- * has little else in memory, and takes smaller chunks. */
+/* On a device, products are efficient with many rows, in whole tiles. A pass that computes layers
+ * again uses little memory otherwise, and takes smaller chunks. */
 #define DEVICE_CHUNK_BYTES       ((int64_t)1 << 30)
 #define DEVICE_SMALL_CHUNK_BYTES ((int64_t)1 << 28)
 #define DEVICE_CHUNK_STEP        ((int64_t)128)
 
-/* As few chunks of equal size as the memory allows, in whole steps. */
+/* The rows of a chunk, in whole steps, for as few chunks of equal size as the memory allows. */
 static int64_t equal_chunk(int64_t rows, int64_t row_bytes, int64_t chunk_bytes, int64_t step) {
     const int64_t most = chunk_bytes / row_bytes > 0 ? chunk_bytes / row_bytes : 1,
                   n = (rows + most - 1) / most, even = (rows + n - 1) / n;
@@ -60,7 +60,7 @@ void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_
                               : equal_chunk(rows, row_bytes, CHUNK_BYTES, CHUNK_STEP);
 
     l->chunk_rows = chunk < rows ? chunk : rows;
-    /* At least two rows: an evaluation keeps half as many, in F32, in the place of BF16 ones. */
+    /* At least two rows: an evaluation has half as many, in F32, in the memory of BF16 ones. */
     l->logits = lt_tensor_take(a, logits, l->chunk_rows > 2 ? l->chunk_rows : 2, n_words, 0);
     if (n_tp > 1 && o->exact) {
         l->whole = lt_tensor_take(a, LT_F32, l->chunk_rows, lt_model_spec_outputs(s), 0);
@@ -82,7 +82,7 @@ static bool any_counted(const int32_t *labels, int64_t n) {
     return false;
 }
 
-/* Nothing to learn from these rows: loss 0, gradient 0. */
+/* These rows have no label that counts: loss 0, gradient 0. */
 static lt_err skip_chunk(lt_exec *r, const lt_batch_acts *b, int64_t first, int64_t n,
                          const lt_tensor *all_dh) {
     const lt_tensor loss = lt_tensor_rows(&b->loss_rows, first, n);
@@ -95,7 +95,8 @@ static lt_err skip_chunk(lt_exec *r, const lt_batch_acts *b, int64_t first, int6
     return LT_OK;
 }
 
-/* Losses and gradients of n rows: in two calls where other ranks have the other words. */
+/* Losses and gradients of n rows: in two calls if other ranks have other parts of the
+ * vocabulary. */
 static lt_err xent(lt_exec *r, const lt_loss *l, lt_xent_args *args) {
     const int64_t n = args->logits.shape[0];
     if (r->n_tp == 1 || r->spec->n_scores > 0 || args->logits.data == l->whole.data) {
@@ -112,7 +113,7 @@ static lt_err xent(lt_exec *r, const lt_loss *l, lt_xent_args *args) {
     return lt_exec_xent(r, args);
 }
 
-/* Logits of the rows h, F32 or, with gradients to follow, of the activations' type. */
+/* Logits of the rows h, in F32 or, if gradients follow, in the activations' type. */
 static lt_err logits_of(lt_exec *r, const lt_loss *l, lt_tensor h, bool backward,
                         lt_tensor *logits) {
     const int64_t n = h.shape[0];
@@ -121,8 +122,8 @@ static lt_err logits_of(lt_exec *r, const lt_loss *l, lt_tensor h, bool backward
     return lt_linear_fwd(r, *logits, h, lt_param_head(r->spec), lt_param_head_bias(r->spec), 0);
 }
 
-/* The same for rows [first, first + n) of what the head reads, as `how` says: kept from before, or
- * to be kept. */
+/* The same for rows [first, first + n) of the head's input; `how` says whether they were kept
+ * before, or are to be kept. */
 static lt_err logits_for(lt_exec *r, const lt_loss *l, lt_tensor h, int64_t first,
                          const lt_loss_how *how, lt_tensor *logits) {
     const int64_t n = h.shape[0];
@@ -217,7 +218,8 @@ static lt_err head_backward(lt_exec *r, lt_tensor dh, lt_tensor dlogits, lt_tens
                          false);
 }
 
-/* Logits of all words, of those that each rank of tp has: the others' are zeros in a sum. */
+/* Logits of the whole vocabulary, from the parts of the ranks of tp: a sum in which each rank has
+ * zeros for the other parts. */
 static lt_err whole_logits(lt_exec *r, const lt_loss *l, lt_tensor *logits) {
     const int64_t n = logits->shape[0];
     const lt_tensor whole = lt_tensor_2d(l->whole.data, LT_F32, n, l->whole.shape[1]);
@@ -232,7 +234,7 @@ static lt_err whole_logits(lt_exec *r, const lt_loss *l, lt_tensor *logits) {
     return lt_tp_sum(r, whole);
 }
 
-/* all_h, all_dh: what the head reads, and the gradients of that; absent without backward. */
+/* all_h, all_dh: the head's input, and its gradient, which is absent without backward. */
 static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
                         const lt_tensor *all_h, const lt_tensor *all_dh, int64_t first, int64_t n,
                         const lt_loss_how *how) {
@@ -278,8 +280,8 @@ static lt_err spread(lt_exec *r, const lt_batch_acts *b, lt_tensor from, lt_tens
                                      .top_k = 1});
 }
 
-/* A score head of texts: the value of each row, F32, stands in the place of its loss; backward, a
- * row's weight is the derivative by its value. Few numbers, so all rows run at once. */
+/* A score head of texts: the value of each row, in F32, is stored as its loss; in backward, a
+ * row's weight is the derivative by its value. There are few numbers, so all rows run at once. */
 static lt_err run_scores(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
                          const lt_loss_how *how) {
     const int64_t rows = r->batch * r->seq;
@@ -322,7 +324,7 @@ lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const l
         }
     }
     LT_TRY(packed && backward ? spread(r, b, dh, order, count) : LT_OK);
-    if (backward && r->fresh && !r->head_stored) { /* No chunk made it. */
+    if (backward && r->fresh && !r->head_stored) { /* No chunk has computed it. */
         const lt_tensor dw = lt_exec_gradient(r, lt_param_head(r->spec), 0);
         if (dw.data != NULL) {
             LT_TRY(

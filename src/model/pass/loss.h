@@ -7,22 +7,23 @@
 
 typedef struct {
     int64_t chunk_rows;
-    /* (chunk_rows, V), or of this rank's words: the act dtype when training, F32 in evaluation. */
+    /* (chunk_rows, V), or this rank's part of V: the act dtype in training, F32 in evaluation. */
     lt_tensor logits;
-    lt_tensor parts; /* (ranks of tp, chunk_rows, LT_XENT_PART) F32; absent without them. */
-    lt_tensor whole; /* (chunk_rows, V) F32: of an exact pass with ranks of tp; else absent. */
-    /* (B * T, V), or of this rank's words, the act dtype: logits of a batch that stay for its
-     * backward pass (keep_logits); absent without. */
+    lt_tensor parts; /* (ranks of tp, chunk_rows, LT_XENT_PART) F32; absent without tp. */
+    /* (chunk_rows, V) F32: for an exact pass with ranks of tp; otherwise absent. */
+    lt_tensor whole;
+    /* (B * T, V), or this rank's part of V, in the act dtype: logits of a batch that are kept for
+     * its backward pass (keep_logits); otherwise absent. */
     lt_tensor kept;
 } lt_loss;
 
-/* Carve the chunk's logits. chunk_rows of o 0: about 32 MiB of them; ranks of tp, whose words are
- * not as many, have the same. n_words: of this rank. */
+/* Carve the chunk's logits. Its number of rows does not depend on the ranks of tp, which have a
+ * part of the vocabulary each. n_words: the tokens of the vocabulary that this rank has. */
 void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
                    int64_t n_words, lt_arena *a);
 
-/* A teacher's distributions, with which rows are compared (the op distill): whole, from the head of
- * another model, or the most likely words of each. */
+/* A teacher's distributions, with which rows are compared (the op distill): whole ones, from the
+ * head of another model, or the most likely tokens of each. */
 typedef struct {
     lt_exec *teacher;        /* NULL: ids and logp. */
     const lt_loss *loss;     /* The teacher's, of at least as many rows as a chunk, */
@@ -33,25 +34,26 @@ typedef struct {
 } lt_loss_target;
 
 typedef struct {
-    /* (B * T), as b->labels: chunks without a counted label are skipped; NULL: none is (the results
-     * are the same). */
+    /* (B * T), as b->labels: chunks without a label that counts are skipped; NULL: no chunk is
+     * skipped (the results are the same). */
     const int32_t *host_labels;
-    int64_t head_rows; /* Of the batch (stage.h). */
-    float grad_scale;  /* != 0: backward, too. */
+    int64_t head_rows; /* Rows for which the head runs (stage.h). */
+    float grad_scale;  /* If not 0, run backward, too. */
     float z_coef;
     float temperature; /* Logits are divided by it, against labels; 0: 1. */
     bool weights;      /* Rows' gradients are multiplied by b->weights. */
-    bool keep;         /* Without backward: leave the logits in lt_loss.kept as well. */
-    bool kept;         /* Backward: they lie there, and are overwritten. Else they are computed. */
+    bool keep;         /* Without backward: store the logits in lt_loss.kept, too. */
+    /* Backward: the logits are there, and are overwritten; otherwise they are computed. */
+    bool kept;
     const lt_loss_target *target; /* NULL: rows are compared with their labels. */
 } lt_loss_how;
 
-/* Loss of each row into b->loss_rows and argmax into b->best; backward: the head's gradient, and
- * b->dh = d/d(h_final). */
+/* Write the loss of each row to b->loss_rows and its argmax to b->best; backward: compute the
+ * head's gradient, and b->dh = d/d(h_final). */
 LT_MUST_USE lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
                                const lt_loss_how *how);
 
-/* Logits of rows [first, first + n) of the batch, F32, in the chunk's memory; n: at most
+/* Compute logits of rows [first, first + n) of the batch, F32, in the chunk's memory; n: at most
  * lt_loss_eval_rows. */
 LT_MUST_USE lt_err lt_loss_logits(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
                                   int64_t first, int64_t n, lt_tensor *logits);
