@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-/* The box in three dimensions: missing ones come first, as one index. */
+/* Extend the box to three dimensions: missing ones come first, with one index. */
 static lt_box widen(const lt_box *box, int n_dims) {
     const int lead = LT_PARAM_DIMS - n_dims;
     lt_box out = {{0}, {1, 1, 1}};
@@ -28,7 +28,7 @@ static lt_box narrow(const lt_box *box, int n_dims) {
     return out;
 }
 
-/* Elements of the whole from one index of a dimension to the next. */
+/* Number of elements of the whole from one index of a dimension to the next. */
 static void strides_of(int64_t strides[LT_PARAM_DIMS], int n_dims, const int64_t *shape) {
     int64_t step = 1;
     for (int d = LT_PARAM_DIMS - 1; d >= 0; d--) {

@@ -1,4 +1,5 @@
-/* box.h: boxes of a tensor: which elements of the whole a list of boxes holds, and in which order.
+/* box.h: boxes of a tensor: determines which elements of the whole a list of boxes holds, and in
+ * which order.
  *
  * A box is a range of indices in each dimension. A list of boxes that do not overlap holds their
  * elements one box after the other, each row-major; `local` counts elements in that order, `whole`
@@ -18,7 +19,7 @@ typedef struct {
     int64_t first[LT_PARAM_DIMS], extent[LT_PARAM_DIMS];
 } lt_box;
 
-/* Boxes as they are collected. Begin with {0}; free(list.boxes). */
+/* A growing list of boxes. Begin with {0}; free(list.boxes). */
 typedef struct {
     lt_box *boxes;
     int n, room;

@@ -1,6 +1,6 @@
-/* families.c: the table of families. A row holds what distinguishes one: the constants of its
+/* families.c: the table of families. A row has the properties of one family: the constants of its
  * arithmetic, the keys of its config.json and the names of its tensors, as transformers 5 writes
- * them. Fields that a row leaves out are zero: no bias, no window, dense, plain RoPE.
+ * them. Fields that a row does not set are zero: no bias, no window, dense, plain RoPE.
  *
  * SWITCH has no class in transformers: it is Lateen's decoder-only form of Fedus et al. 2021
  * (arXiv:2101.03961): a Llama-style block whose MLP is a top-1 mixture weighted by the chosen
@@ -244,7 +244,7 @@ static const lt_name_row switch_names[] = {
 static const lt_constant_row gpt2_constants[] = {{"transformer.h.%L.attn.bias", false, 0},
                                                  {"transformer.h.%L.attn.masked_bias", false, 0}};
 static const lt_constant_row rope_constants[] = {{LAYER "self_attn.rotary_emb.inv_freq", false, 0}};
-/* Scales are read with their blocks. */
+/* The scales are read together with their blocks. */
 static const lt_constant_row gpt_oss_constants[] = {
     {LAYER "self_attn.rotary_emb.inv_freq", false, 0},
     {LAYER "mlp.experts.gate_up_proj_scales", false, 0},

@@ -17,7 +17,7 @@ static uint64_t add(uint64_t hash, const void *data, size_t bytes) {
     return XXH3_64bits_withSeed(data, bytes, hash);
 }
 
-/* What the model's weights are made of, `bytes` from `data` on, wherever that is. */
+/* Add a piece of the model's weights: `bytes` from `data` on, on the host or the device. */
 static lt_err add_piece(uint64_t *hash, const lt_model *m, const void *data, size_t bytes) {
     char copy[SAMPLE_BYTES];
     if (m->backend->host_memory) {
@@ -32,7 +32,8 @@ static lt_err add_piece(uint64_t *hash, const lt_model *m, const void *data, siz
     return LT_OK;
 }
 
-/* All of a small array; of a large one, samples at equal distances that include both ends. */
+/* Add a small array completely; of a large one, samples at equal distances that include both
+ * ends. */
 static lt_err add_sampled(uint64_t *hash, const lt_model *m, const void *data, size_t bytes) {
     const size_t samples = m->backend->host_memory ? SAMPLES : DEVICE_SAMPLES;
     if (data == NULL || bytes <= samples * SAMPLE_BYTES) {
@@ -45,7 +46,7 @@ static lt_err add_sampled(uint64_t *hash, const lt_model *m, const void *data, s
     return add_piece(hash, m, (const char *)data + bytes - SAMPLE_BYTES, SAMPLE_BYTES);
 }
 
-/* A range of rows in the file's own type, or as the device has packed it. */
+/* Add a range of rows in the file's own type, or as the device has packed it. */
 static lt_err add_range(uint64_t *hash, const lt_model *m, const lt_weight_range *range) {
     const lt_tensor *w = &range->w;
     *hash ^= (uint64_t)w->dtype;
@@ -78,8 +79,9 @@ lt_err lt_model_fingerprint(uint64_t *out, const lt_model *m) {
                               s->rope_high_freq,        s->rope_original_seq,    s->rope_beta_fast,
                               s->rope_beta_slow,        s->rope_attention_factor};
     uint64_t hash = add(0, numbers, sizeof numbers);
-    LT_TRY(lt_model_wait((lt_model *)(uintptr_t)m)); /* Until all weights are loaded. */
-    if (!m->backend->host_memory) {                  /* Its keys and values have other last bits. */
+    LT_TRY(lt_model_wait((lt_model *)(uintptr_t)m)); /* Wait until all weights are loaded. */
+    /* The keys and values of a device differ in their last bits. */
+    if (!m->backend->host_memory) {
         hash = add(hash, m->backend->name, strlen(m->backend->name));
     }
     for (int i = 0; i < m->table.n_params; i++) {

@@ -1,10 +1,10 @@
-/* init.c: random weights. Element i of a parameter is a pure function of (seed, the parameter's
- * name, i), so a rank that holds a part of a model draws only that part, and adding a parameter
- * changes no other.
+/* init.c: draws random weights. Element i of a parameter is a pure function of (seed, the
+ * parameter's name, i), so a rank that holds a part of a model draws only that part, and adding a
+ * parameter changes no other.
  *
- * N(0, init_std) for matrices and embeddings; the two projections that write to the residual stream
- * are divided by sqrt(2 L) (Radford et al. 2019), so that its variance does not grow with depth.
- * Norm gains are 1 (as gain_offset + gain), biases 0, xIELU's alphas 0.8. */
+ * Matrices and embeddings are N(0, init_std); the two projections that write to the residual
+ * stream are divided by sqrt(2 L) (Radford et al. 2019), so that its variance does not grow with
+ * depth. Norm gains are 1 (as gain_offset + gain), biases 0, xIELU's alphas 0.8. */
 #include <math.h>
 #include <string.h>
 
@@ -19,11 +19,11 @@
 /* Elements that a task fills: a multiple of the 4 normals of one draw, and of the blocks of all
  * types. */
 #define CHUNK       ((int64_t)1 << 14)
-#define XIELU_ALPHA 0.8 /* Both, at the start. */
+#define XIELU_ALPHA 0.8 /* Initial value of both alphas. */
 #define TWO_PI      6.283185307179586476925
 
 typedef struct {
-    lt_model *model; /* Where to; NULL: to blocks of `type`. */
+    lt_model *model; /* The target; NULL: blocks of `type`. */
     const lt_param_table *table;
     const lt_param *param;
     uint64_t seed, stream;
@@ -40,7 +40,8 @@ uint64_t lt_init_stream(const char *name) { /* FNV-1a, then mixed. */
     return lt_rng_mix(h);
 }
 
-/* Two normals of two uniform words (Box-Muller). u is in (0, 1]: the log is finite. */
+/* Two normally distributed numbers from two uniform words (Box-Muller). u is in (0, 1], so the
+ * logarithm is finite. */
 static void normal_pair(double out[2], uint32_t a, uint32_t b) {
     const double radius = sqrt(-2.0 * log(((double)a + 1.0) * 0x1p-32));
     const double angle = TWO_PI * 0x1p-32 * (double)b;
@@ -48,7 +49,7 @@ static void normal_pair(double out[2], uint32_t a, uint32_t b) {
     out[1] = radius * sin(angle);
 }
 
-/* Four of each draw. */
+/* Each draw gives four. */
 void lt_init_normals(float *values, uint64_t seed, uint64_t stream, double std, int64_t first,
                      int64_t count) {
     for (int64_t i = 0; i < count;) {
@@ -64,7 +65,7 @@ void lt_init_normals(float *values, uint64_t seed, uint64_t stream, double std, 
     }
 }
 
-/* A chunk of what is held. */
+/* Fill a chunk of the held elements. */
 static void fill_normal(void *ctx, size_t chunk) {
     const normal_task *t = ctx;
     const int64_t first = (int64_t)chunk * CHUNK, left = t->param->local_count - first;
@@ -142,7 +143,7 @@ void lt_init_param(lt_model *m, const lt_param *p, uint64_t seed) {
         break;
     }
     if (!p->decays) {
-        return; /* A bias: already zero. */
+        return; /* A bias is already zero. */
     }
     draw(&task);
 }

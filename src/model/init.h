@@ -5,14 +5,14 @@
 
 #include "model/params.h"
 
-/* The values that lt_model_create gives a parameter, of what is held of it. */
+/* Set the held part of a parameter to the values of lt_model_create. */
 void lt_init_param(lt_model *m, const lt_param *p, uint64_t seed);
 
-/* Encode the values that lt_model_create gives this matrix. dst has room for its rows, each of
+/* Encode the values that lt_model_create gives this matrix. dst has memory for its rows, each of
  * whole blocks. */
 void lt_init_blocks(void *dst, lt_dtype type, const lt_model *m, const lt_param *p, uint64_t seed);
 
-/* Normals with mean 0, elements [first, first + count) of a stream. */
+/* Elements [first, first + count) of a stream of normally distributed numbers with mean 0. */
 void lt_init_normals(float *values, uint64_t seed, uint64_t stream, double std, int64_t first,
                      int64_t count);
 

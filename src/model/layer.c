@@ -1,6 +1,6 @@
-/* layer.c: the record of a layer, from the fields that all layers share and the patterns that tell
- * them apart: windows (window_every, no_window), layers without rotation (no_rope), layers without
- * experts (dense). */
+/* layer.c: derives the record of a layer from the fields that all layers share and the patterns
+ * in which they differ: windows (window_every, no_window), layers without rotation (no_rope),
+ * layers without experts (dense). */
 #include "model/layer.h"
 
 #include <math.h>

@@ -9,8 +9,8 @@ bool lt_name_has_expert(const lt_name_row *row) {
     return strstr(row->name, "%E") != NULL;
 }
 
-/* Some architectures of GGUF keep gate and up in one tensor, under the name that up has in the
- * others; one has the MLP's norm under another name. */
+/* Some architectures of GGUF keep gate and up in one tensor, under the name of up in the others;
+ * one has the MLP's norm under another name. */
 static bool of_other_family(const lt_name_row *row, const lt_model_spec *spec) {
     const lt_gguf_traits *traits = &lt_family_get(spec->family)->gguf;
     if (strncmp(row->name, "blk.", 4) != 0) {
@@ -22,7 +22,7 @@ static bool of_other_family(const lt_name_row *row, const lt_model_spec *spec) {
     return row->kind == LT_PARAM_UP && (row->part == LT_PART_ALL) != traits->fused_up;
 }
 
-/* Is it a name of experts' matrices, or of one MLP? Others are of neither. */
+/* Whether the name is for experts' matrices and the parameter is not, or vice versa. */
 static bool of_other_mlp(const lt_name_row *row, const lt_param *param) {
     const bool mlp = row->kind == LT_PARAM_UP || row->kind == LT_PARAM_UP_BIAS ||
                      row->kind == LT_PARAM_DOWN || row->kind == LT_PARAM_DOWN_BIAS;
@@ -46,7 +46,7 @@ bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt
     return rows > 0;
 }
 
-/* Does the name come of the pattern, with which layer in it? */
+/* Whether the name has the form of the pattern; *layer: the layer in it. */
 static bool comes_of(const char *pattern, const char *name, int64_t *layer) {
     *layer = 0;
     for (; *pattern != '\0'; pattern++) {
@@ -72,7 +72,7 @@ bool lt_name_is_read(const lt_name_row *rows, int n_rows, const lt_model_spec *s
     const lt_family_row *family = lt_family_get(spec->family);
     int64_t layer;
     if (spec->score_ends > 0 && strncmp(name, "score.2.", 8) == 0) {
-        return true; /* score_ends.c reads it. */
+        return true; /* score_ends.c reads this tensor. */
     }
     for (int i = 0; i < family->n_constants; i++) {
         if (comes_of(family->constants[i].name, name, &layer)) {
@@ -84,7 +84,7 @@ bool lt_name_is_read(const lt_name_row *rows, int n_rows, const lt_model_spec *s
             continue;
         }
         if (rows[i].kind == LT_PARAM_HEAD && spec->tied) {
-            return true; /* The embedding once more. */
+            return true; /* It is a copy of the embedding. */
         }
         if (layer < spec->n_layers) {
             const int at = lt_param_index(table, rows[i].kind, (int)layer);

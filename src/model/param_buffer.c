@@ -1,4 +1,5 @@
-/* param_buffer.c: buffers over a parameter table: a base pointer a unit. See params.h. */
+/* param_buffer.c: buffers over a parameter table, with a base pointer for each unit. See
+ * params.h. */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -36,7 +37,7 @@ void lt_param_buffer_place(lt_param_buffer *b, const lt_param_table *t, void *fl
 
 void *lt_param_data(const lt_param_buffer *b, const lt_param *p) {
     char *base = b->base != NULL ? b->base[p->unit] : NULL;
-    LT_ASSERT(p->at >= 0); /* Not stored weights. */
+    LT_ASSERT(p->at >= 0); /* It is not a stored weight. */
     return base != NULL && p->local_count > 0 ? base + (size_t)p->at * lt_dtype_bytes(b->dtype)
                                               : NULL;
 }

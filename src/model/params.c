@@ -11,7 +11,8 @@
 #include "model/layer.h"
 #include "tensor/ops.h"
 
-/* In table order. Decay: matrices and embeddings. Matrix: what Muon may orthogonalise. */
+/* In the order of the table. Decay: matrices and embeddings. Matrix: parameters that Muon may
+ * orthogonalise. */
 static const struct {
     const char *name;
     bool in_layer, decays, matrix;
@@ -52,7 +53,7 @@ static int dims(int64_t shape[3], bool present, int64_t d0, int64_t d1) {
     return !present ? 0 : d1 == 0 ? 1 : 2;
 }
 
-/* A matrix of the MLP: with experts, E of them. */
+/* The shape of a matrix of the MLP: with experts, E matrices. */
 static int expert_dims(int64_t shape[3], const lt_layer_spec *l, int64_t d0, int64_t d1) {
     if (l->n_experts == 0) {
         return dims(shape, true, d0, d1);
@@ -63,7 +64,7 @@ static int expert_dims(int64_t shape[3], const lt_layer_spec *l, int64_t d0, int
     return 3;
 }
 
-/* A bias of the MLP: with experts, one each. */
+/* The shape of a bias of the MLP: with experts, one for each. */
 static int bias_dims(int64_t shape[3], const lt_layer_spec *l, int64_t d) {
     return l->n_experts > 0 ? dims(shape, l->mlp_bias, l->n_experts, d)
                             : dims(shape, l->mlp_bias, d, 0);
@@ -138,9 +139,9 @@ bool lt_param_in_layer(lt_param_kind kind) {
     return kinds[kind].in_layer;
 }
 
-/* Muon's author found it better to orthogonalise queries, keys and values each than together
- * (Jordan 2024), and PyTorch's Muon finds them apart in models of transformers, as it does gate and
- * up. */
+/* Muon's author found it better to orthogonalise queries, keys and values separately (Jordan
+ * 2024). In models of transformers they are separate parameters for PyTorch's Muon, and so are
+ * gate and up. */
 static void set_blocks(lt_param *p, const lt_model_spec *spec) {
     static const lt_param_part qkv[] = {LT_PART_Q, LT_PART_K, LT_PART_V},
                                up[] = {LT_PART_GATE, LT_PART_UP}, all[] = {LT_PART_ALL};
@@ -197,7 +198,7 @@ static int64_t padded(int64_t count) {
     return (count + LT_PARAM_ALIGN - 1) / LT_PARAM_ALIGN * LT_PARAM_ALIGN;
 }
 
-/* Kinds that have a slice for each expert, where a layer has experts. */
+/* Whether a kind has a slice for each expert, if a layer has experts. */
 static bool of_experts(lt_param_kind kind) {
     return kind == LT_PARAM_UP || kind == LT_PARAM_UP_BIAS || kind == LT_PARAM_DOWN ||
            kind == LT_PARAM_DOWN_BIAS;
@@ -220,7 +221,7 @@ int lt_param_table_add(lt_param_table *t, const lt_param *whole) {
     return t->n_params++;
 }
 
-/* The whole of a parameter of the model, if it has such a one. */
+/* Add a parameter with its whole shape, if the model has it. */
 static void add(lt_param_table *t, const lt_model_spec *spec, lt_param_kind kind, int layer) {
     const int unit = unit_of(t, kind, layer);
     lt_param p = {.kind = kind,
@@ -352,7 +353,7 @@ static lt_err hold(lt_param *p, lt_box_list *list, const lt_partition *partition
     return LT_OK;
 }
 
-/* Places within the units, and the units one after the other. */
+/* Place parameters within the units, and the units one after the other. */
 static void place_units(lt_param_table *t, const lt_stored_weight *weights,
                         const lt_partition *partition) {
     t->n_elements = 0;

@@ -1,17 +1,18 @@
 /* params.h: the parameters of a model: their whole shapes, which parts of them are held here, and
  * where these lie.
  *
- * A parameter is described by its whole shape and by boxes: the ranges of indices, one a dimension,
- * that this table holds. One box is the usual case; none means that the parameter is absent (it
- * belongs to another pipeline stage); q, k and v rows of some heads are three, and a flat range of
- * elements, as ZeRO cuts it, is at most five. The boxes are stored one after the other, each
- * row-major. Initialisation, loading, saving, optimiser, norm and checkpoints use only this
- * description, so a part that is made alone has the same bits as the slice of the whole.
+ * A parameter is described by its whole shape and by boxes: the ranges of indices, one per
+ * dimension, that this table holds. One box is the usual case; none means that the parameter is
+ * absent (it belongs to another pipeline stage); q, k and v rows of some heads are three, and a
+ * flat range of elements, as ZeRO cuts it, is at most five. The boxes are stored one after the
+ * other, each row-major. Initialisation, loading, saving, optimiser, norm and checkpoints use
+ * only this description, so a part that is initialised or loaded alone has the same bits as the
+ * slice of the whole.
  *
  * Units: the embeddings, each layer, and the head (with the final norm) are a unit each. A
  * parameter has its place within its unit, and a buffer (weights, F32 master, gradients, a moment
- * of the optimiser) has a base pointer a unit, so that a unit can be sharded, gathered, duplicated
- * or absent. By default all units are contiguous in one allocation:
+ * of the optimiser) has a base pointer for each unit, so that a unit can be sharded, gathered,
+ * duplicated or absent. By default all units are contiguous in one allocation:
  *
  *     flat ─▶ | embeddings | layer 0 | layer 1 | ... | head |        base[unit] = flat + unit.at
  *                            ▲ at: norm1, qkv, attn_out, ...
@@ -83,7 +84,7 @@ typedef enum {
 typedef enum { LT_PARAM_OWN, LT_PARAM_LORA_A, LT_PARAM_LORA_B, LT_PARAM_LORA_M } lt_param_role;
 
 #define LT_PARAM_RUNS 3
-/* The most matrices that lie one below the other in a parameter. */
+/* The most matrices that are stacked in a parameter. */
 #define LT_PARAM_BLOCKS 3
 
 /* Rows [first, first + count) of a matrix. */
@@ -93,37 +94,37 @@ typedef struct {
 
 typedef struct {
     char name[LT_PARAM_NAME_BYTES];
-    lt_param_kind kind; /* Of an adapter's parameter, that of the matrix beside which it stands. */
+    lt_param_kind kind; /* For an adapter's parameter, the kind of its matrix. */
     lt_param_role role;
     int layer; /* -1: not in a layer. */
     /* For B and the magnitudes of an adapter: the rows of the matrix to which their rows belong. */
     lt_param_run runs[LT_PARAM_RUNS];
     int n_runs;
-    /* The whole. */
+    /* The whole shape. */
     int n_dims;
     int64_t shape[LT_PARAM_DIMS];
     int64_t count;
-    int number; /* Its index in the table. */
+    int number; /* The parameter's index in the table. */
     /* Index of its first element in the layout of the whole model, independent of what is held
      * here: the key of the optimiser's stochastic rounding and of the norm's partial sums. */
     int64_t whole_at;
-    /* What is held here. local_shape: of the boxes taken together, where they form a tensor;
-     * local_dims 1 where they do not. */
+    /* The part that is held here. local_shape: the shape of the boxes taken together, if they
+     * form a tensor; otherwise local_dims is 1. */
     int n_boxes, first_box; /* In the table's list. */
     int local_dims;
     int64_t local_shape[LT_PARAM_DIMS], local_count;
     int unit;
-    /* Within the unit, in elements; -1: not in buffers (stored_weights.h). */
+    /* Position in the unit, in elements; -1: it is not in buffers (stored_weights.h). */
     int64_t at;
     /* Weight decay applies: matrices and embeddings, not norms, biases, xIELU scalars. */
     bool decays;
-    /* A hidden 2-D matrix (or E of them): Muon's kind. Not embeddings, router, head. It is n_blocks
-     * matrices, one below the other: queries, keys and values; gate and up. block_rows: their rows,
-     * whose sum is shape[n_dims - 2]. */
+    /* A hidden 2-D matrix (or E of them), which Muon can train: not embeddings, router or head.
+     * It consists of n_blocks stacked matrices: queries, keys and values; gate and up.
+     * block_rows: their rows, whose sum is shape[n_dims - 2]. */
     bool matrix;
     int n_blocks;
     int64_t block_rows[LT_PARAM_BLOCKS];
-    bool experts; /* The first dimension counts experts. */
+    bool experts; /* The first dimension is the expert. */
 } lt_param;
 
 /* The embeddings (unit 0), a layer (unit 1 + layer), or final norm and head (the last). */
@@ -131,7 +132,7 @@ typedef struct {
     int layer; /* -1: not a layer. */
     int first_param, n_params;
     int64_t n_elements; /* Elements that are held here, gaps included; 0: the unit is absent. */
-    int64_t at;         /* In a buffer whose units lie one after the other. */
+    int64_t at;         /* Position in a buffer whose units follow one another. */
 } lt_unit;
 
 typedef struct {
@@ -141,7 +142,8 @@ typedef struct {
     int n_units;
     lt_box *boxes;
     int n_boxes;
-    int *index;             /* (n_units, LT_PARAM_KIND_COUNT): of a kind in a unit, or -1. */
+    /* (n_units, LT_PARAM_KIND_COUNT): index of a kind in a unit, or -1. */
+    int *index;
     int64_t n_elements;     /* Length of a flat buffer of what is held here, gaps included. */
     int64_t whole_elements; /* Elements of the whole model. */
 } lt_param_table;
@@ -151,48 +153,48 @@ typedef struct {
 typedef struct lt_partition {
     lt_err (*boxes)(const void *ctx, const lt_param *whole, lt_box_list *out);
     const void *ctx;
-    /* Elements that a unit takes in a buffer, gaps included: at least those of `held`, the parts
-     * that any rank holds; NULL: just those of the table. */
+    /* The elements that a unit takes in a buffer, gaps included, at least `held`, those of the
+     * table. Ranks may need room for the parts of other ranks. NULL: `held`. */
     int64_t (*room)(const void *ctx, int unit, int64_t held);
 } lt_partition;
 
-/* Shape of a parameter kind under a spec, in layer `layer` where it is in layers: returns the
- * number of dimensions, 0 when there is no such parameter. */
+/* Shape of a parameter kind under a spec, in layer `layer` if it is in layers: returns the number
+ * of dimensions, 0 if there is no such parameter. */
 int lt_param_shape(const lt_model_spec *spec, lt_param_kind kind, int64_t layer,
                    int64_t shape[LT_PARAM_DIMS]);
 bool lt_param_in_layer(lt_param_kind kind);
-/* The single matrices of a parameter of which whole matrices are held here: its blocks, for each
- * expert if there are experts. */
+/* Number of single matrices of a parameter of which whole matrices are held here: its blocks, for
+ * each expert if there are experts. */
 int64_t lt_param_matrix_count(const lt_param *p);
 /* Matrix `index` of these: its rows, and its first element among those that are held. */
 int64_t lt_param_matrix_at(const lt_param *p, int64_t index, int64_t *rows);
-/* The matrix of the output head: the embedding's where they are tied, or that of a score head. */
+/* The matrix of the output head: the embedding's if they are tied, or that of a score head. */
 lt_param_kind lt_param_head(const lt_model_spec *spec);
 /* Its bias; LT_PARAM_KIND_COUNT: it has none. */
 lt_param_kind lt_param_head_bias(const lt_model_spec *spec);
 
 /* The table of the whole model. */
 LT_MUST_USE lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec *spec);
-/* What `partition` says is held here; NULL: the whole, each parameter in one box. ARG: a box that
- * is empty, lies outside its parameter or overlaps another. */
+/* The table of the parts that `partition` lists; NULL: the whole, each parameter in one box. ARG:
+ * a box that is empty, lies outside its parameter or overlaps another. */
 LT_MUST_USE lt_err lt_param_table_open_part(lt_param_table *out, const lt_model_spec *spec,
                                             const lt_partition *partition);
 void lt_param_table_close(lt_param_table *t);
-/* A table of other parameters (lora.c): begin one for at most n_max of them, add each with its
- * name, kind, layer, unit, shape and what it is to the optimiser, unit after unit, and end it,
- * which places them. add returns the index, which lt_param_index does not find. Close the table
- * also after a failure. */
+/* A table of other parameters (lora.c): begin one for at most n_max of them; add each with its
+ * name, kind, layer, unit, shape and flags for the optimiser, unit after unit; end it, which
+ * places them. add returns the index, which lt_param_index does not find. Close the table also
+ * after a failure. */
 LT_MUST_USE lt_err lt_param_table_begin(lt_param_table *t, int64_t n_layers, int n_max);
 int lt_param_table_add(lt_param_table *t, const lt_param *whole);
 LT_MUST_USE lt_err lt_param_table_end(lt_param_table *t, const lt_partition *partition);
 const lt_param *lt_param_find(const lt_param_table *t, const char *name); /* NULL: none. */
-/* Index of a kind (in a layer, where it is in layers) among the parameters; -1: there is none. */
+/* Index of a kind (in a layer, if it is in layers) among the parameters; -1: there is none. */
 int lt_param_index(const lt_param_table *t, lt_param_kind kind, int layer);
 bool lt_param_table_is_whole(const lt_param_table *t);
 
-/* Boxes of a parameter, in the order in which they lie. */
+/* Boxes of a parameter, in their order in memory. */
 const lt_box *lt_param_boxes(const lt_param_table *t, const lt_param *p);
-/* Index in the whole of element `local` of what is held; *run: number of elements from there on
+/* Index in the whole of element `local` of the held part; *run: number of elements from there on
  * that are contiguous in the whole, too. */
 int64_t lt_param_whole_index(const lt_param_table *t, const lt_param *p, int64_t local,
                              int64_t *run);
@@ -200,21 +202,21 @@ int64_t lt_param_whole_index(const lt_param_table *t, const lt_param *p, int64_t
 /* One number for each element of a table, unit by unit: weights, master, gradients or a moment. */
 typedef struct {
     lt_dtype dtype;
-    void **base; /* (n_units): where a unit's elements lie now; NULL: not here. */
-    void *flat;  /* All units lie from here on, one after the other; NULL: they lie apart. */
+    void **base; /* (n_units): the current address of a unit's elements; NULL: not here. */
+    void *flat;  /* All units follow one another from here on; NULL: they are separate. */
 } lt_param_buffer;
 
-/* Without memory yet: every unit is absent. Free with lt_param_buffer_close, which leaves the
- * memory to its owner. */
+/* Open a buffer without memory: every unit is absent. Close it with lt_param_buffer_close, which
+ * does not free the memory of units. */
 LT_MUST_USE lt_err lt_param_buffer_open(lt_param_buffer *b, const lt_param_table *t,
                                         lt_dtype dtype);
 void lt_param_buffer_close(lt_param_buffer *b);
 size_t lt_param_buffer_bytes(const lt_param_table *t, lt_dtype dtype);
-/* All units of the table into one allocation of lt_param_buffer_bytes. */
+/* Place all units of the table in one allocation of lt_param_buffer_bytes. */
 void lt_param_buffer_place(lt_param_buffer *b, const lt_param_table *t, void *flat);
-/* What is held of a parameter; NULL: nothing, or its unit is not here. */
+/* The held part of a parameter; NULL: nothing, or its unit is not here. */
 void *lt_param_data(const lt_param_buffer *b, const lt_param *p);
-/* The same as F32, for code that walks all units at once. */
+/* The flat buffer as F32, for code that processes all units at once. */
 float *lt_param_floats(const lt_param_buffer *b);
 
 /* A view of a parameter in a buffer, in its local shape; absent kinds, units and buffers (base
@@ -223,22 +225,23 @@ lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer,
                         const lt_param_buffer *b);
 
 /* A weight matrix in its file's own type (stored_weights.h): ranges of rows [first_row, first_row +
- * w.shape[0]). packed: in the backend's layout, or NULL; w.data is NULL where only that is left. */
+ * w.shape[0]). packed: in the backend's layout, or NULL; w.data is NULL if only the packed form
+ * is left. */
 #define LT_STORED_RANGES 3
 typedef struct {
     lt_tensor w;
     const void *packed;
-    lt_tensor scales; /* F32: of NF4_DOUBLE; else absent. */
+    lt_tensor scales; /* F32, for NF4_DOUBLE; otherwise absent. */
     int64_t first_row;
-    size_t at; /* Of slices (stored_weights.h): where it begins among the blocks of its unit. */
+    size_t at; /* For slices (stored_weights.h): where it begins among the blocks of its unit. */
 } lt_weight_range;
 typedef struct {
-    int n_ranges; /* 0: the parameter lies in the flat buffer. */
+    int n_ranges; /* 0: the parameter is in the flat buffer. */
     lt_weight_range ranges[LT_STORED_RANGES];
 } lt_stored_weight;
 
-/* Leave stored weights out of the layout, so that they have no place in buffers. partition: that of
- * the table, for the room of its units; NULL: none. */
+/* Leave stored weights out of the layout, so that they have no place in buffers. partition: that
+ * of the table, for the size of its units; NULL: none. */
 void lt_param_table_skip_stored(lt_param_table *t, const lt_stored_weight *weights,
                                 const lt_partition *partition);
 
@@ -246,40 +249,44 @@ struct lt_model {
     lt_model_spec spec;
     lt_param_table table;
     lt_model_options options;
-    lt_device *device;                /* options.device, or own_device. */
-    lt_device *own_device;            /* Closed with the model; NULL: the device is the caller's. */
-    const struct lt_backend *backend; /* The device's. */
-    /* F32; without memory when BF16 and not trainable. The backend's memory, as weights. */
+    lt_device *device; /* options.device, or own_device. */
+    /* Closed with the model; NULL: the device belongs to the caller. */
+    lt_device *own_device;
+    const struct lt_backend *backend; /* The backend of the device. */
+    /* F32, in the backend's memory, like weights; without memory if BF16 and not trainable. */
     lt_param_buffer master;
-    lt_param_buffer weights; /* In options.dtype; the same memory as master when F32. */
+    lt_param_buffer weights; /* In options.dtype; the same memory as master if that is F32. */
     void *memory;            /* The memory of both, one allocation. */
-    struct lt_mover *mover;  /* alloc.c: to and from the host. */
+    struct lt_mover *mover;  /* alloc.c: transfers to and from the host. */
     /* Grows when training changes weights, so that derived data can be refreshed. */
     uint64_t version;
-    struct lt_lora *lora;         /* lora.h: with these it computes; NULL: without. Not its own. */
-    struct lt_steering *steering; /* steering.h: what serving may add; NULL: nothing. */
+    /* lora.h: the adapters with which it computes, which it does not own; NULL: none. */
+    struct lt_lora *lora;
+    struct lt_steering *steering;   /* steering.h: vectors that serving may add; NULL: none. */
     struct lt_lora_pool *lora_pool; /* lora_pool.h: adapters that requests choose; NULL: none. */
     /* weights.c: weights that are being loaded; NULL: all are loaded. */
     struct lt_filling *filling;
-    size_t weights_bytes; /* All memory of the weights, as carved. */
-    /* (n_params), NULL unless options.stored, on a device only with blocks. */
+    size_t weights_bytes; /* Bytes of all memory of the weights. */
+    /* (n_params); NULL unless options.stored, and, on a device, unless the file has blocks. */
     lt_stored_weight *stored;
     struct lt_source *stored_source;     /* The mapped source into which stored points. */
-    void *stored_copies, *stored_packed; /* The backend's memory. */
+    void *stored_copies, *stored_packed; /* In the backend's memory. */
     size_t stored_copies_bytes, stored_packed_bytes;
-    struct lt_stored_slices *slices; /* Of blocks that ranks divide; NULL: these are whole. */
+    /* Slices of blocks that ranks divide; NULL: blocks are whole. */
+    struct lt_stored_slices *slices;
     float *score_ends; /* score_ends.h: (spec.score_ends, n_scores), then the bias; or NULL. */
-    void *row_numbers; /* For options.decoded: 0, 1, ... I32, the backend's memory (decoded.h). */
+    /* For options.decoded: 0, 1, ... I32, in the backend's memory (decoded.h). */
+    void *row_numbers;
     size_t row_numbers_bytes;
-    struct json_t *generation; /* generation.h: the tree, NULL: none; where it is from; its ids. */
+    struct json_t *generation; /* generation.h: the tree, NULL: none; its origin; its ids. */
     char *generation_from;
-    /* Where its tokenizer and template lie, on this machine: set by who fetched it or opened it
-     * beside adapters (cli/opened.h); NULL: nobody did. */
+    /* The folder of its tokenizer and template on this machine, set by code that fetched the
+     * model or opened it beside adapters (cli/opened.h); NULL: it was not set. */
     char *files;
     lt_ends generation_ends;
 };
 
-/* F32 weights are their own master. */
+/* Whether it has a master; F32 weights are their own master. */
 bool lt_model_has_master(const lt_model *m);
 
 #endif

@@ -1,4 +1,4 @@
-/* spec.c: the checks of a spec, and what follows from it: parameters and FLOPs.
+/* spec.c: checks a spec, and derives parameters and FLOPs from it.
  *
  * The limits are far above any model known and keep every product of two of them inside 64 bits. */
 #include "lateen/model.h"
@@ -14,7 +14,7 @@
 #define MAX_WIDTH    ((int64_t)1 << 20)
 #define MAX_VOCAB    ((int64_t)1 << 24)
 #define MAX_SEQ      ((int64_t)1 << 26)
-#define MAX_ELEMENTS 0x1p46 /* 70 T parameters. */
+#define MAX_ELEMENTS 0x1p46 /* 70 trillion parameters. */
 
 static lt_err in_range(const lt_model_spec *s, const char *name, int64_t value, int64_t low,
                        int64_t high) {
@@ -27,7 +27,7 @@ static lt_err in_range(const lt_model_spec *s, const char *name, int64_t value, 
 
 static lt_err real_in_range(const lt_model_spec *s, const char *name, double value, double low,
                             double high) {
-    if (!(value >= low && value <= high)) { /* Also refuses NaN. */
+    if (!(value >= low && value <= high)) { /* This also refuses NaN. */
         LT_FAIL(LT_ERR_ARG, "%s model: %s is %g, outside [%g, %g]", lt_family_name(s->family), name,
                 value, low, high);
     }
@@ -69,7 +69,7 @@ static lt_err check_sizes(const lt_model_spec *s) {
     return LT_OK;
 }
 
-/* What the formulas of rope.c divide by or take logarithms of. */
+/* Check the numbers by which the formulas of rope.c divide, or of which they take logarithms. */
 static lt_err check_rope(const lt_model_spec *s) {
     const lt_rope_scaling kind = s->rope_scaling;
     LT_TRY(in_range(s, "rope_scaling", kind, 0, LT_ROPE_COUNT - 1));
@@ -95,7 +95,7 @@ static lt_err check_rope(const lt_model_spec *s) {
         LT_TRY(real_in_range(s, "rope_beta_slow", s->rope_beta_slow, 1e-6, 1e6));
         LT_TRY(real_in_range(s, "rope_beta_fast", s->rope_beta_fast, s->rope_beta_slow, 1e6));
     }
-    if (kind == LT_ROPE_DYNAMIC) { /* Its exponent is N / (N - 2). */
+    if (kind == LT_ROPE_DYNAMIC) { /* The exponent is N / (N - 2). */
         LT_TRY(in_range(s, "columns of a head that rotate", lt_rope_dim(s), 4, s->head_dim));
         LT_TRY(real_in_range(s, "rope_factor", s->rope_factor, 1.0, 1e6));
     }
@@ -141,7 +141,7 @@ static lt_err check_moe(const lt_model_spec *s) {
     return LT_OK;
 }
 
-/* Elements of one kind of parameter in one layer. */
+/* Number of elements of one kind of parameter in one layer. */
 static double elements_of(const lt_model_spec *s, lt_param_kind kind, int64_t layer) {
     int64_t shape[3];
     const int n_dims = lt_param_shape(s, kind, layer, shape);
@@ -186,10 +186,10 @@ lt_err lt_model_spec_check(const lt_model_spec *s) {
     return LT_OK;
 }
 
-/* Elements of one kind over all layers. */
+/* Number of elements of one kind in all layers. */
 static int64_t kind_count(const lt_model_spec *s, lt_param_kind kind) {
     const int64_t n = lt_param_in_layer(kind) ? s->n_layers : 1;
-    double count = 0; /* Below 2^53: lt_model_spec_check. */
+    double count = 0; /* It is below 2^53: lt_model_spec_check. */
     for (int64_t layer = 0; layer < n; layer++) {
         count += elements_of(s, kind, layer);
     }
@@ -226,7 +226,7 @@ int64_t lt_model_spec_active_params(const lt_model_spec *s) {
 }
 
 double lt_model_spec_train_flops(const lt_model_spec *s, int64_t seq) {
-    double columns = 0; /* Columns of queries, over all layers. */
+    double columns = 0; /* Columns of queries in all layers. */
     for (int64_t layer = 0; layer < s->n_layers; layer++) {
         const lt_layer_spec l = lt_model_layer(s, layer);
         columns += (double)(l.n_heads * l.head_dim);
@@ -289,7 +289,7 @@ void lt_model_spec_derive(lt_model_spec *s) {
     if (s->ffn_width == 0 && lt_family_get(s->family)->ffn_four_widths) {
         s->ffn_width = 4 * s->width;
     }
-    if (s->embed_scale == 0) { /* Gemma's, which its config does not say. */
+    if (s->embed_scale == 0) { /* Gemma's value, which its config does not have. */
         s->embed_scale = (float)sqrt((double)s->width);
     }
 }

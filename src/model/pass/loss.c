@@ -45,12 +45,11 @@ static int64_t equal_chunk(int64_t rows, int64_t row_bytes, int64_t chunk_bytes,
 }
 
 void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
-                   int64_t n_words, lt_arena *a) {
+                   int64_t n_ids, lt_arena *a) {
     const lt_dtype logits = o->train ? dtype : LT_F32;
     const int n_tp = lt_pass_n_tp(o);
-    const int64_t rows = o->batch * o->seq,
-                  most_words = (lt_model_spec_outputs(s) + n_tp - 1) / n_tp,
-                  row_bytes = most_words * (int64_t)lt_dtype_bytes(logits),
+    const int64_t rows = o->batch * o->seq, most_ids = (lt_model_spec_outputs(s) + n_tp - 1) / n_tp,
+                  row_bytes = most_ids * (int64_t)lt_dtype_bytes(logits),
                   device_bytes = o->recompute == LT_RECOMPUTE_FULL ? DEVICE_SMALL_CHUNK_BYTES
                                                                    : DEVICE_CHUNK_BYTES;
     const int64_t chunk = s->n_scores > 0          ? rows
@@ -61,7 +60,7 @@ void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_
 
     l->chunk_rows = chunk < rows ? chunk : rows;
     /* At least two rows: an evaluation has half as many, in F32, in the memory of BF16 ones. */
-    l->logits = lt_tensor_take(a, logits, l->chunk_rows > 2 ? l->chunk_rows : 2, n_words, 0);
+    l->logits = lt_tensor_take(a, logits, l->chunk_rows > 2 ? l->chunk_rows : 2, n_ids, 0);
     if (n_tp > 1 && o->exact) {
         l->whole = lt_tensor_take(a, LT_F32, l->chunk_rows, lt_model_spec_outputs(s), 0);
     }
@@ -69,7 +68,7 @@ void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_
         l->parts = lt_tensor_take(a, LT_F32, n_tp, l->chunk_rows, LT_XENT_PART);
     }
     if (lt_pass_keeps_logits(o, s)) {
-        l->kept = lt_tensor_take(a, dtype, rows, n_words, 0);
+        l->kept = lt_tensor_take(a, dtype, rows, n_ids, 0);
     }
 }
 

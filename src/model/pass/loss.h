@@ -18,9 +18,9 @@ typedef struct {
 } lt_loss;
 
 /* Carve the chunk's logits. Its number of rows does not depend on the ranks of tp, which have a
- * part of the vocabulary each. n_words: the tokens of the vocabulary that this rank has. */
+ * part of the vocabulary each. n_ids: the tokens of the vocabulary that this rank has. */
 void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
-                   int64_t n_words, lt_arena *a);
+                   int64_t n_ids, lt_arena *a);
 
 /* A teacher's distributions, with which rows are compared (the op distill): whole ones, from the
  * head of another model, or the most likely tokens of each. */

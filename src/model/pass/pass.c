@@ -48,19 +48,19 @@ static int end_of(const lt_pass_options *o, const lt_model_spec *s) {
     return o->end_layer > 0 ? o->end_layer : (int)s->n_layers;
 }
 
-/* Is no row known by its place in the batch, as rows are by several adapters at once and by
- * dropout? */
+/* Whether rows may be stored at other places of the batch. They may not with several adapters at
+ * once, or with dropout, which identify rows by their places. */
 static bool rows_move(const lt_pass_options *o, const lt_model_spec *s) {
     return o->masks && end_of(o, s) == s->n_layers && o->joins == 0 && o->lora.dropout == 0.0;
 }
 
-/* May batches be packed? A score head's few numbers cost nothing, and ranks of tp hold a part of
- * the rows each. */
+/* Whether batches may be packed. It would save nothing for a score head, and ranks of tp hold a
+ * part of the rows each. */
 static bool packs(const lt_pass_options *o, const lt_model_spec *s) {
     return rows_move(o, s) && s->n_scores == 0 && lt_pass_n_tp(o) == 1;
 }
 
-/* May they have shared rows? */
+/* Whether they may have shared rows. */
 static bool shares(const lt_pass_options *o, const lt_model_spec *s) {
     return rows_move(o, s) && lt_shared_possible(o, s);
 }
@@ -102,7 +102,7 @@ static void sets_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     p->shared_acts = part_of(a, shared.used_bytes);
     for (int set = 0; set < n_sets_of(o); set++) {
         p->sets[set].own = part_of(a, own.used_bytes);
-        p->sets[set].n_batch = 0; /* Carved at its first batch. */
+        p->sets[set].n_batch = 0; /* A set is carved at its first batch. */
     }
     lt_deferred_carve(&p->deferred, s, &shape, a);
 }
@@ -127,8 +127,8 @@ static bool trains_adapters(const lt_pass_options *o) {
     return o->lora.rank > 0 || o->joins > 0;
 }
 
-/* A stage has a unit's gradients if it has its layer, the embedding, or the head, which may be the
- * embedding's table; the head's adapter is one of its own. */
+/* A stage has a unit's gradients if it has its layer, the embedding, or the head, which may be
+ * the embedding's table; the head's adapter is separate. */
 static bool has_unit(const lt_pass_options *o, const lt_model_spec *s, const lt_param_table *t,
                      int unit) {
     const int layer = t->units[unit].layer;
@@ -160,14 +160,15 @@ bool lt_pass_keeps_logits(const lt_pass_options *o, const lt_model_spec *s) {
     return o->keep_logits && o->train && s->n_scores == 0 && end_of(o, s) == s->n_layers;
 }
 
-/* Rows of the head that are held here; of a stage without it some, for which there is room. */
-static int64_t words_of(const lt_model_spec *s, const lt_param_table *t) {
+/* Rows of the head that are held here; for a stage without the head, a number that fits its
+ * memory. */
+static int64_t head_rows_of(const lt_model_spec *s, const lt_param_table *t) {
     const int head = lt_param_index(t, lt_param_head(s), 0);
     return t->params[head].local_count > 0 ? t->params[head].local_shape[0]
                                            : lt_model_spec_outputs(s);
 }
 
-/* The adapters of a pass: what their scratch depends on, and their table; NULL: none. */
+/* The adapters of a pass: the sizes of their scratch, and their table; NULL: none. */
 typedef struct {
     const lt_lora_sizes *sizes;
     const lt_param_table *table;
@@ -184,12 +185,12 @@ static lt_lora_sizes sizes_here(const lt_lora_sizes *of, const lt_pass_options *
     return z;
 }
 
-/* Every byte of a pass. */
+/* Carve all memory of a pass. */
 static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const lt_param_table *t,
                        const adapters *beside, const lt_pass_options *o, arenas *a) {
     const lt_stage_options stage = stage_options(o, s);
     sets_carve(p, s, dtype, o, &a->activations);
-    lt_loss_carve(&p->loss, s, dtype, o, words_of(s, t), &a->logits);
+    lt_loss_carve(&p->loss, s, dtype, o, head_rows_of(s, t), &a->logits);
     tables_carve(&p->rope, &p->rope_local, &p->f32, s, o, &a->scratch);
     lt_stage_carve(&p->stage, &stage, &a->scratch);
     lt_context_carve(&p->context, s, dtype, o, &a->scratch);
@@ -215,13 +216,14 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_fp8_carve(&p->fp8, t, o, &a->eight);
 }
 
-/* Are gradients of weights deferred? Those of adapters are not. */
+/* Whether gradients of weights are deferred. Those of adapters are not. */
 static bool splits(const lt_pass_options *o) {
-    const bool eight = o->fp8 != LT_FP8_NONE && o->gradients_elsewhere; /* In one product. */
+    /* They are in one product. */
+    const bool eight = o->fp8 != LT_FP8_NONE && o->gradients_elsewhere;
     return o->split_backward && !trains_adapters(o) && !eight;
 }
 
-/* The lists of a pass, which hold no activations themselves. */
+/* Allocate the lists of a pass, which contain no activations themselves. */
 static lt_err open_sets(lt_pass *p, const lt_model_spec *s, const lt_pass_options *o) {
     const int n_layers = end_of(o, s) - o->first_layer, n_sets = n_sets_of(o);
     p->sets = calloc((size_t)n_sets, sizeof *p->sets);
@@ -243,7 +245,7 @@ static lt_err open_sets(lt_pass *p, const lt_model_spec *s, const lt_pass_option
                : LT_OK);
     p->recomputed = p->recomputed_set = p->kept_set = -1;
     for (int64_t i = 0; i <= s->n_layers; i++) {
-        p->stored[i] = true; /* Gradients begin as zeros, to add to. */
+        p->stored[i] = true; /* Gradients begin as zeros, to which products are added. */
     }
     for (int i = 0; i < p->deferred.n_layers; i++) {
         p->deferred.stored[i] = true;
@@ -325,7 +327,8 @@ static lt_err upload_rope(lt_pass *p, float *device, bool local) {
     if (p->exec.backend->dry) {
         return LT_OK;
     }
-    const int64_t seq = lt_pass_whole_seq(&p->options); /* The text's length, where that decides. */
+    /* The length of the text, if it determines the rotation. */
+    const int64_t seq = lt_pass_whole_seq(&p->options);
     const size_t bytes = (size_t)(seq * lt_rope_columns(p->exec.spec) * 2) * sizeof(float);
     float *host = malloc(bytes);
     if (host == NULL) {
@@ -339,7 +342,8 @@ done:
     return err;
 }
 
-/* Rotary tables, and what ops want in F32 when only BF16 weights exist. */
+/* Fill the rotary tables, and the parameters that ops need in F32 if there are only BF16
+ * weights. */
 static lt_err fill_tables(lt_pass *p) {
     const lt_model_spec *s = p->exec.spec;
     if (s->pos == LT_POS_ROPE) {
@@ -384,13 +388,13 @@ static lt_err place(lt_pass *p) {
     return LT_OK;
 }
 
-/* Are adapters trained, and not the model? */
+/* Whether adapters are trained, and not the model. */
 static bool has_adapters(const lt_model *m, const lt_pass_options *o) {
     LT_ASSERT(m->lora == NULL || o->joins == 0);
     return m->lora != NULL || o->joins > 0;
 }
 
-/* Have the head or experts adapters? Their rows are not those of the batch. */
+/* Whether the head or experts have adapters. Their rows are not those of the batch. */
 static bool has_undroppable(const lt_lora *l) {
     const lt_model_spec *spec = &l->base->spec;
     bool has = lt_lora_top_of(l->sites, spec, LT_PARAM_HEAD)->n_parts > 0;
@@ -420,7 +424,7 @@ static lt_err check_adapters(const lt_model *m, const lt_pass_options *o) {
     return LT_OK;
 }
 
-/* Gradients of the model, or of its adapters. */
+/* Allocate gradients of the model, or of its adapters. */
 static lt_err open_gradients(lt_pass *p) {
     if (p->model->lora != NULL) {
         return lt_param_buffer_open(&p->lora.gradients, &p->model->lora->params->table, LT_F32);
@@ -521,7 +525,7 @@ void lt_pass_close(lt_pass *p) {
     free(p);
 }
 
-/* Every id of a (B, T) field inside [low, high). */
+/* Check that every id of a (B, T) field is in [low, high). */
 static lt_err check_ids(const lt_pass_batch *b, const int32_t *ids, int64_t low, int64_t high,
                         const char *what) {
     for (int64_t i = 0; ids != NULL && i < b->batch * b->seq; i++) {
@@ -566,8 +570,8 @@ lt_err lt_pass_check_batch(const lt_pass *p, const lt_pass_batch *b) {
                      "document start");
 }
 
-/* A batch of another shape: the same carves, smaller, in the same memory. Other sets keep their own
- * views of the shared part, where nothing stays. */
+/* Carve for a batch of another shape, in the same memory. Other sets keep their own views of the
+ * shared part, in which nothing is kept between calls. */
 static void reshape(lt_pass *p, lt_acts_set *set, const lt_pass_shape *to) {
     lt_acts_shape shape = shape_of(&p->options, p->exec.spec, p->exec.dtype, to->batch, to->seq);
     lt_layer_acts layer;

@@ -1,5 +1,5 @@
-/* pass_join.c: several adapters of one model in one pass (pass.h): their gradients and scratch, and
- * which rows of a batch each of them computes with. */
+/* pass_join.c: several adapters of one model in one pass (pass.h): their gradients and scratch,
+ * and the rows of a batch with which each of them computes. */
 #include "base/error.h"
 #include "model/lora/adapted.h"
 #include "model/pass/pass_impl.h"

@@ -5,8 +5,9 @@
  *              backward [0, k) ◀── gradient of it ──── backward [k, L) ◀──── dx ──────┘
  *
  * Between two layers of one range the sum of the residual stream and a block's branch is fused into
- * the next norm; at the end of a range it is an op of its own. Both round the sum once, to the
- * model's type, and the norm reads the rounded sum, so cutting into ranges changes no bit. */
+ * the next norm; at the end of a range it is a separate op. Both round the sum once, to the
+ * model's type, and the norm reads the rounded sum, so dividing a pass into ranges changes no
+ * bits. */
 #include <math.h>
 #include <string.h>
 
@@ -50,7 +51,7 @@ static int head_unit(const lt_pass *p) {
     return p->model->table.n_units - 1;
 }
 
-/* The stream before layer 0: with ranks of tp, of own rows, the sum of what each has of all. */
+/* The stream before layer 0: with ranks of tp, this rank's rows of the sum over ranks. */
 static lt_err embed(lt_pass *p, int set) {
     lt_exec *r = &p->exec;
     const lt_batch_acts *b = &p->sets[set].batch;
@@ -64,7 +65,7 @@ static lt_err embed(lt_pass *p, int set) {
     return lt_timeline_end(p->timeline, &span);
 }
 
-/* h_final = the final norm of x [+ add -> sum], of all rows. */
+/* h_final = the final norm of x [+ add -> sum], for all rows. */
 static lt_err normed(lt_pass *p, int set, lt_tensor x, lt_tensor add, lt_tensor sum) {
     const lt_batch_acts *b = &p->sets[set].batch;
     const lt_norm norm = final_norm(b);
@@ -74,7 +75,7 @@ static lt_err normed(lt_pass *p, int set, lt_tensor x, lt_tensor add, lt_tensor 
     return lt_tp_gather(&p->exec, b->h_final, own);
 }
 
-/* *stream: what the branch of layer end - 1 is to be added to. */
+/* *stream: the stream to which the branch of layer end - 1 must be added. */
 static lt_err layers_fwd(lt_pass *p, int set, int first, int end, bool train, lt_tensor *stream) {
     *stream = (lt_tensor){0};
     if (first == 0) {
@@ -100,7 +101,7 @@ lt_err lt_pass_forward_all(lt_pass *p, int set, bool train) {
     return normed(p, set, stream, lt_tp_own_rows(&p->exec, b->branch), b->x_final);
 }
 
-/* Whether lt_linear_bwd makes this gradient, so that it may be stored the first time. Experts'
+/* Whether lt_linear_bwd computes this gradient, so that it may be stored the first time. Experts'
  * gradients are always added to: on a GPU, storing zeros for an expert without tokens costs
  * registers in the product. */
 static bool made_by_product(const lt_pass *pass, const lt_param *p) {
@@ -109,9 +110,9 @@ static bool made_by_product(const lt_pass *pass, const lt_param *p) {
            p->kind == LT_PARAM_SCORE || (p->kind == LT_PARAM_EMBED && s->tied && has_head(pass));
 }
 
-/* Layers that have the same parameters at the same places, and whose gradients lie equally far
- * apart, so that one call zeroes a piece of each: their number from layer 0 on; *stride: in
- * elements. */
+/* The number of layers, from layer 0 on, that have the same parameters at the same positions, and
+ * whose gradients are at equal distances, so that one call zeroes a piece of each; *stride: that
+ * distance, in elements. */
 static int even_layers(const lt_param_table *t, const lt_param_buffer *g, int64_t *stride) {
     const lt_unit *first = &t->units[1];
     const int n_layers = t->n_units - 2;
@@ -134,8 +135,8 @@ static int even_layers(const lt_param_table *t, const lt_param_buffer *g, int64_
     return n_layers;
 }
 
-/* All gradients of a unit that no product makes to zero, neighbours in one go; and those of the
- * n - 1 units behind it, stride elements apart. */
+/* Zero all gradients of a unit that no product computes, adjacent ones in one call; and those of
+ * the n - 1 units after it, at distances of stride elements. */
 static lt_err zero_unit(lt_pass *p, int unit, int n, int64_t stride) {
     const lt_exec *r = &p->exec;
     const lt_param_table *t = &p->model->table;
@@ -170,13 +171,13 @@ static lt_err zero_others(lt_pass *p) {
 }
 
 lt_err lt_pass_bring_gradients(lt_pass *p, int unit, float *base, bool clear) {
-    const bool adapters = p->lora.lora != NULL; /* Products make all of their gradients. */
+    const bool adapters = p->lora.lora != NULL; /* Products compute all of their gradients. */
     LT_ASSERT(p->options.gradients_elsewhere);
     (adapters ? &p->lora.gradients : &p->exec.gradients)->base[unit] = base;
     return clear && base != NULL && !adapters ? zero_unit(p, unit, 1, 0) : LT_OK;
 }
 
-/* Products make all gradients of adapters, but not that of the bias of a head beside them. */
+/* Products compute all gradients of adapters, but not that of the bias of a head beside them. */
 static lt_err zero_beside_adapters(lt_exec *r) {
     const lt_tensor bias = lt_exec_bias_gradient(r, lt_param_head_bias(r->spec), 0);
     return bias.data == NULL ? LT_OK
@@ -197,7 +198,7 @@ static const lt_loss_target *target_of(const lt_pass *p) {
     return p->aimed ? &p->target : NULL;
 }
 
-/* h_final to losses; backward: to dx behind the last layer. */
+/* From h_final to losses; backward: to dx after the last layer. */
 static lt_err head_run(lt_pass *p, int set, const lt_loss_how *how) {
     lt_exec *r = &p->exec;
     const lt_batch_acts *b = &p->sets[set].batch;
@@ -217,9 +218,9 @@ static lt_err head_run(lt_pass *p, int set, const lt_loss_how *how) {
     return lt_final_norm_bwd(r, &norm, b->dx, dh, b->x_final);
 }
 
-/* The same, with its unit and, where the embedding is the head, that. A stage without the first
- * layer has then all gradients of the embedding that it makes; the head's adapter is in its own
- * unit. */
+/* The same, with its unit entered and, if the embedding is the head, that of the embedding. A
+ * stage without the first layer then has all gradients of the embedding that it computes; the
+ * head's adapter is in its own unit. */
 static lt_err head(lt_pass *p, int set, const lt_loss_how *how) {
     const bool tied = p->exec.spec->tied, adapters = p->lora.lora != NULL || p->n_joined > 0,
                of_table = p->first > 0 && !adapters;
@@ -252,7 +253,7 @@ static lt_err embedding_bwd(lt_pass *p, const lt_batch_acts *b) {
     const lt_tensor dy = r->n_tp > 1 ? b->branch : b->dx;
     lt_open_span span;
     if (r->lora != NULL && !lt_lora_has_embedding(r)) {
-        return LT_OK; /* It stays as it is. */
+        return LT_OK; /* The embedding is not trained. */
     }
     LT_TRY(lt_pass_enter(p, 0, LT_UNIT_GRADIENTS));
     LT_TRY(lt_timeline_begin(p->timeline, &span, LT_SPAN_EMBED_BACKWARD, 0, 0));
@@ -263,7 +264,7 @@ static lt_err embedding_bwd(lt_pass *p, const lt_batch_acts *b) {
     return lt_pass_leave(p, 0, LT_UNIT_GRADIENTS);
 }
 
-/* dx behind layer end - 1 to dx before layer first, or to the embedding. */
+/* From dx after layer end - 1 to dx before layer first, or to the embedding. */
 static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scale) {
     lt_exec *r = &p->exec;
     const lt_batch_acts *b = &p->sets[set].batch;
@@ -274,7 +275,7 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
     }
     for (int layer = end - 1; layer >= first; layer--) {
         const lt_layer_acts *t = lt_pass_layer(p, set, layer);
-        /* Where products of weights are deferred, the gradients are complete after those. */
+        /* If products of weights are deferred, the gradients are complete after those. */
         const bool defers = lt_pass_defers(p, 1 + layer);
         lt_open_span span;
         LT_TRY(lt_pass_enter(p, 1 + layer, LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS));
@@ -282,14 +283,15 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
         if (level == LT_RECOMPUTE_FULL && (p->recomputed != layer || p->recomputed_set != set)) {
             LT_TRY(layer_fwd(p, set, layer, (lt_tensor){0}, true));
         }
-        r->fixed_order = false; /* What log-probabilities depend on is computed. */
+        /* Everything on which log-probabilities depend has been computed. */
+        r->fixed_order = false;
         r->fresh = !p->stored[layer];
         r->deferred = defers ? &p->deferred : NULL;
         LT_TRY(lt_mlp_block_bwd(r, layer, t, b, level, aux_scale));
         LT_TRY(lt_attention_block_bwd(r, layer, t, b, level));
         r->deferred = NULL;
         p->stored[layer] = true;
-        p->recomputed = -1; /* Backward writes over what it has read. */
+        p->recomputed = -1; /* Backward overwrites tensors that it has read. */
         LT_TRY(lt_timeline_end(p->timeline, &span));
         LT_TRY(lt_pass_leave(p, 1 + layer,
                              defers ? LT_UNIT_WEIGHTS : LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS));
@@ -300,7 +302,7 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
 lt_err lt_pass_refresh(lt_pass *p) {
     LT_TRY(lt_fp8_refresh(&p->exec, &p->fp8));
     return p->units != NULL && (p->units->enters & LT_UNIT_WEIGHTS) != 0
-               ? LT_OK /* lt_pass_derive does it, unit by unit. */
+               ? LT_OK /* lt_pass_derive does this, unit by unit. */
                : lt_lora_refresh(&p->exec);
 }
 
@@ -344,7 +346,7 @@ lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_result *result, 
 
 /* ---- A pass in parts ---- */
 
-/* The context works on this set, whose batch is loaded. */
+/* Let the context work on this set, whose batch is loaded. */
 static lt_batch_acts *use_set(lt_pass *p, int set) {
     lt_acts_set *acts = &p->sets[set];
     LT_ASSERT(set >= 0 && set < p->stage.options.n_sets && acts->n_batch > 0);
@@ -401,7 +403,8 @@ lt_tensor lt_pass_stream_gradient(const lt_pass *p, int set) {
 
 static lt_err forward_range(lt_pass *p, int set, int first, int end, bool train) {
     lt_exec *r = &p->exec;
-    p->drops[set].on = train && p->options.lora.dropout > 0.0; /* Until its backward pass. */
+    /* It stays on until the backward pass. */
+    p->drops[set].on = train && p->options.lora.dropout > 0.0;
     const lt_batch_acts *b = use_set(p, set);
     lt_tensor stream;
     LT_ASSERT(first >= p->first && first < end && end <= p->end);
@@ -422,7 +425,7 @@ lt_err lt_pass_forward_eval(lt_pass *p, int set, int first, int end) {
     return forward_range(p, set, first, end, false);
 }
 
-/* keep: the logits stay for lt_pass_objective. */
+/* keep: keep the logits for lt_pass_objective. */
 static lt_err loss(lt_pass *p, int set, float grad_scale, bool keep) {
     const lt_batch_acts *b = use_set(p, set);
     const lt_tensor none = {0};
@@ -537,11 +540,11 @@ lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad
                     (double)dlogprobs[i], (long long)(i / seq), (long long)(i % seq));
         }
     }
-    /* A label's loss is minus its log-probability; a score is what it is. */
+    /* The loss of a label is the negative log-probability; a score has its own sign. */
     LT_TRY(lt_stage_send_weights(&p->stage, &p->exec, set, dlogprobs,
                                  lt_model_spec_gives_values(p->exec.spec) ? 1.0f : -1.0f, b));
     LT_TRY(begin_gradients(p));
-    p->kept_set = how.kept ? -1 : p->kept_set; /* Gradients take the place of the logits. */
+    p->kept_set = how.kept ? -1 : p->kept_set; /* Gradients have replaced the logits. */
     return head(p, set, &how);
 }
 
@@ -568,7 +571,7 @@ int64_t lt_pass_chunk_rows(const lt_pass *p) {
 
 void lt_pass_aim(lt_pass *p, const lt_pass_target *t) {
     p->aimed = t != NULL;
-    p->stage.in_order = p->aimed; /* As the teacher's rows are. */
+    p->stage.in_order = p->aimed; /* The teacher's rows are in order, too. */
     if (t == NULL) {
         return;
     }

@@ -1,13 +1,13 @@
 /* pass_top.c: the most likely tokens of each position of a batch (pass.h): the head's logits, a
- * chunk of rows at a time, from which the host chooses. From a device a chunk is copied: 600 KB a
- * row of 150,000 words. */
+ * chunk of rows at a time, from which the host chooses. On a device, a chunk is copied to the
+ * host: 600 KB per row for a vocabulary of 150,000. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "model/infer/logits.h"
 #include "model/pass/pass_impl.h"
 
-/* What one row's choice writes. */
+/* The results of one row. */
 typedef struct {
     int64_t k;
     float softcap, scale; /* scale: one over the temperature. */
@@ -36,7 +36,7 @@ static lt_err choose(const choice *c, float *row, int64_t n) {
     return LT_OK;
 }
 
-/* Rows [first, first + n), whose logits are on the host. */
+/* Choose for rows [first, first + n), whose logits are on the host. */
 static lt_err choose_rows(const choice *c, const int32_t *labels, float *logits, int64_t first,
                           int64_t n, int64_t vocab) {
     lt_err all = LT_OK;
@@ -49,7 +49,8 @@ static lt_err choose_rows(const choice *c, const int32_t *labels, float *logits,
         }
         own.ids += (first + i) * c->k;
         own.logp += (first + i) * c->k;
-        own.room = malloc(2 * (size_t)vocab * sizeof *own.room); /* And where ids are sorted. */
+        /* The second half is for sorting ids. */
+        own.room = malloc(2 * (size_t)vocab * sizeof *own.room);
         err = own.room == NULL ? LT_ERR_OOM : choose(&own, logits + i * vocab, vocab);
         free(own.room);
         if (err != LT_OK) {
@@ -57,7 +58,7 @@ static lt_err choose_rows(const choice *c, const int32_t *labels, float *logits,
             all = err;
         }
     }
-    return all == LT_OK ? LT_OK : lt_error_set(all, "words of a place: %s", lt_err_text(all));
+    return all == LT_OK ? LT_OK : lt_error_set(all, "tokens of a position: %s", lt_err_text(all));
 }
 
 lt_err lt_pass_top(lt_pass *p, const lt_pass_batch *b, int64_t k, float temperature, int32_t *ids,
@@ -80,7 +81,7 @@ lt_err lt_pass_top(lt_pass *p, const lt_pass_batch *b, int64_t k, float temperat
     if (!r->backend->host_memory) {
         host = malloc((size_t)chunk * row_bytes);
         if (host == NULL) {
-            LT_FAIL(LT_ERR_OOM, "logits of %lld places", (long long)chunk);
+            LT_FAIL(LT_ERR_OOM, "logits of %lld positions", (long long)chunk);
         }
     }
     for (int64_t first = 0; first < rows; first += chunk) {

@@ -1,13 +1,13 @@
 /* pass_train.c: training batches that are staged, queued and collected (pass.h), each as a recorded
  * graph from its second time on.
  *
- * No graph holds a transfer between ranks: each has its deadline and its record, and other
- * processes take part in it. So a verb inside the blocks ends a piece, and a callback, which may
- * queue transfers, does so too:
+ * No graph contains a transfer between ranks, because each has its deadline and its record, and
+ * other processes take part in it. So a verb inside the blocks ends a piece, and so does a
+ * callback, which may queue transfers:
  *
  *     begin ─ ops ─ end, launch ─ callback ─ begin ─ ops ─ end, launch ─ verb ─ ...
  *
- * Recording runs the pass, too, because each piece is launched before what is behind it. From then
+ * Recording runs the pass, too, because each piece is launched before what follows it. From then
  * on the pass is a list of graphs, callbacks and verbs. */
 #include <stdlib.h>
 #include <string.h>
@@ -31,16 +31,16 @@ bool lt_pass_full(const lt_pass *p) {
     return lt_stage_full(&p->stage);
 }
 
-/* Verbs that are not lt_exec_run_verb's: counts of experts' rows differ from batch to batch, and
- * the messages of a ring go on beside its kernels. */
+/* Whether the pass has verbs outside lt_exec_run_verb: the counts of experts' rows differ from
+ * batch to batch, and the messages of a ring are in transfer beside its kernels. */
 static bool has_other_verbs(const lt_pass *p) {
     const lt_context_options *c = &p->options.context;
     const bool ring = c->group != NULL && lt_group_size(c->group) > 1 && c->kind == LT_CONTEXT_RING;
     return lt_pass_n_ep(&p->options) > 1 || ring;
 }
 
-/* A recorded pass either stores all gradients or adds to all. A mask of dropout is no part of one:
- * it differs from batch to batch. */
+/* A recorded pass either stores all gradients or adds to all. It cannot contain masks of dropout,
+ * which differ from batch to batch. */
 static bool can_record(const lt_pass *p) {
     bool same = true;
     for (int i = 0; i <= p->exec.spec->n_layers; i++) {
@@ -50,7 +50,8 @@ static bool can_record(const lt_pass *p) {
            p->exec.watch == NULL && p->timeline == NULL && !has_other_verbs(p);
 }
 
-/* The entry of this shape; *is_new: seen for the first time. NULL: no room for more. */
+/* The entry of this shape; *is_new: it is seen for the first time. NULL: there is no room for
+ * another. */
 static lt_pass_recorded *find_shape(lt_pass *p, const lt_pass_recorded *shape, bool *is_new) {
     *is_new = false;
     for (int i = 0; i < p->n_shapes; i++) {
@@ -79,7 +80,7 @@ void lt_pass_recorded_close(lt_pass *p, lt_pass_recorded *r) {
     r->n_pieces = r->room = 0;
 }
 
-/* Room for one more piece; its graph is the caller's to fill in. */
+/* Add a piece, whose graph the caller sets. */
 static lt_err add_piece(lt_pass_recorded *shape, lt_pass_piece **out) {
     if (shape->n_pieces == shape->room) {
         const int room = 2 * shape->room + 8;
@@ -101,7 +102,7 @@ static lt_err run_piece(lt_pass *p, const lt_pass_piece *piece) {
     return piece->tell != NULL ? piece->tell(p->units->of, piece->unit, piece->what) : LT_OK;
 }
 
-/* The piece that is being recorded ends here. */
+/* End the piece that is being recorded. */
 static lt_err end_piece(lt_pass *p, lt_pass_piece how) {
     const lt_exec *r = &p->exec;
     lt_pass_recorded *shape = p->recording;
@@ -118,11 +119,11 @@ static lt_err end_piece(lt_pass *p, lt_pass_piece how) {
     return run_piece(p, piece);
 }
 
-/* A piece ends with this, and the next one begins. */
+/* End a piece in this way, and begin the next one. */
 static lt_err cut(lt_pass *p, lt_pass_piece how) {
     lt_pass_recorded *shape = p->recording;
     const lt_err err = end_piece(p, how);
-    p->recording = NULL; /* No piece is begun. */
+    p->recording = NULL; /* No further piece begins. */
     LT_TRY(err);
     LT_TRY(p->exec.backend->graph_begin(p->exec.queue));
     p->recording = shape;
@@ -181,7 +182,7 @@ static lt_err replay(lt_pass *p, const lt_pass_recorded *shape) {
     return LT_OK;
 }
 
-/* What lt_pass_compute leaves, when a graph has done it. */
+/* Set the state that lt_pass_compute would leave, after a graph has run. */
 static void mark_stored(lt_pass *p) {
     p->zero_due = false;
     for (int i = 0; i <= p->exec.spec->n_layers; i++) {

@@ -15,7 +15,8 @@ static size_t table_bytes(const lt_model_spec *spec, int64_t n) {
     return (size_t)(n * lt_rope_columns(spec) * 2) * sizeof(float);
 }
 
-/* Some text may be longer than those of which all tokens are rotated alike (rope.c). */
+/* Whether a text may be longer than those of which all tokens are rotated in the same way
+ * (rope.c). */
 static bool two_tables(const lt_model_spec *spec, int64_t max_seq) {
     return lt_rope_switch(spec) > 0 && max_seq > lt_rope_switch(spec);
 }
@@ -31,7 +32,7 @@ static tables tables_carve(const lt_model_spec *spec, int64_t max_seq, lt_arena 
     return t;
 }
 
-/* Rows of the table, made on the host, to the device. */
+/* Compute rows of the table on the host and copy them to the device. */
 static lt_err put_table(lt_exec *r, float *device, int64_t n, bool local, int64_t length) {
     const size_t bytes = table_bytes(r->spec, n);
     float *host = malloc(bytes);
@@ -47,7 +48,7 @@ static lt_err put_table(lt_exec *r, float *device, int64_t n, bool local, int64_
     return err;
 }
 
-/* One or both tables: of tokens that come alone, and of a call of several. */
+/* Make one or both tables: that for single tokens, and that for calls with several. */
 static lt_err put_tables(lt_exec *r, float *device, int64_t max_seq, bool local, lt_tensor *out) {
     const int64_t columns = lt_rope_columns(r->spec), n = two_tables(r->spec, max_seq) ? 2 : 1;
     LT_TRY(put_table(r, device, max_seq, local, 0));
@@ -78,7 +79,8 @@ int64_t lt_exec_rope_rows(const lt_model_spec *spec, int64_t max_seq, int64_t n,
 }
 
 lt_err lt_exec_rope_fill(lt_exec *r, int64_t max_seq, int64_t end) {
-    if (r->spec->rope_scaling != LT_ROPE_DYNAMIC) { /* longrope's is the same for all lengths. */
+    /* The second table of longrope is the same for all lengths. */
+    if (r->spec->rope_scaling != LT_ROPE_DYNAMIC) {
         return LT_OK;
     }
     LT_TRY(r->backend->sync(r->queue));
@@ -93,7 +95,7 @@ static bool worth_packing(const lt_model_spec *spec, const lt_param *p) {
            ((kind == LT_PARAM_UP || kind == LT_PARAM_DOWN) && !p->experts);
 }
 
-/* Places of the packed matrices; with a NULL base it measures. */
+/* Take memory for the packed matrices; with a NULL base, measure it. */
 static void packed_carve(lt_exec *r, lt_arena *a) {
     const lt_param_table *t = &r->model->table;
     for (int i = 0; i < t->n_params; i++) {
@@ -108,7 +110,7 @@ static void packed_carve(lt_exec *r, lt_arena *a) {
     }
 }
 
-/* Every packed matrix, from the weights as they are. */
+/* Pack every matrix from the current weights. */
 static lt_err fill_packed(lt_exec *r) {
     const lt_param_table *t = &r->model->table;
     for (int i = 0; r->packed != NULL && i < t->n_params; i++) {
@@ -130,7 +132,7 @@ static lt_err pack_weights(lt_exec *r, lt_arena *a) {
         LT_FAIL(LT_ERR_OOM, "%d packed weights", t->n_params);
     }
     packed_carve(r, a);
-    if (a->used_bytes > 0) { /* They are read: all must be there. */
+    if (a->used_bytes > 0) { /* Packing reads the weights, so all must be loaded. */
         LT_TRY(lt_model_wait((lt_model *)(uintptr_t)r->model));
     }
     LT_TRY(lt_arena_place(a, r->device, "packed weights"));

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "lateen/tensor.h"
 
-/* A tensor of that many rows and columns (cols 0: of one dimension), as F32. */
+/* Read a tensor of this many rows and columns (cols 0: one dimension) as F32. */
 static lt_err read_tensor(float *out, const lt_source *s, const char *name, int64_t rows,
                           int64_t cols) {
     const int64_t n = cols > 0 ? rows * cols : rows;

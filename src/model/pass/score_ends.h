@@ -1,5 +1,5 @@
 /* score_ends.h: the second layer of a score head of two (lt_model_spec.score_ends): Linear, ReLU,
- * Linear, as Qwen2ForProcessRewardModel has it.
+ * Linear, as in Qwen2ForProcessRewardModel.
  *
  *     model ──▶ n_scores values of a token (SCORE, SCORE_BIAS) ──ReLU──▶ W x + b: score_ends values
  *
@@ -13,8 +13,8 @@
 
 /* Read score.2.weight and score.2.bias into m->score_ends. */
 LT_MUST_USE lt_err lt_score_ends_read(lt_model *m, const lt_source *s);
-/* From what the first layer says of a token: out (lt_model_spec_says). A head of one layer: its
- * values. */
+/* Compute out (lt_model_spec_says) from the values of the first layer for a token. For a head of
+ * one layer, copy them. */
 void lt_score_ends_of(const lt_model *m, const float *values, float *out);
 
 #endif

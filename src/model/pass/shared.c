@@ -22,7 +22,7 @@ lt_shared_tables lt_shared_tables_in(int32_t *memory, int64_t n_tokens, int64_t 
     return t;
 }
 
-/* The first label of a row that counts, and the token behind the last one. */
+/* Positions of the first label of a row that counts, and after the last one. */
 static void labels_of(const lt_pass_batch *b, int64_t row, int64_t *first, int64_t *end) {
     const int32_t *labels = b->labels + row * b->seq;
     *first = *end = 0;
@@ -34,7 +34,8 @@ static void labels_of(const lt_pass_batch *b, int64_t row, int64_t *first, int64
     }
 }
 
-/* Tokens at the beginning of a row that are also those of the row before, at most `most`. */
+/* Number of tokens, at most `most`, at the beginning of a row that equal those of the previous
+ * row. */
 static int64_t common(const lt_pass_batch *b, int64_t row, int64_t most) {
     const int32_t *own = b->tokens + row * b->seq, *before = own - b->seq;
     int64_t n = 0;
@@ -44,7 +45,7 @@ static int64_t common(const lt_pass_batch *b, int64_t row, int64_t most) {
     return n;
 }
 
-/* The row of each token, and of the first one of each row; returns how many rows there are. */
+/* Set the row of each token, and the first token of each row; returns the number of rows. */
 static int64_t number_rows(const lt_shared_tables *t, const lt_pass_batch *b) {
     int64_t n = 0, end_before = 0;
     for (int64_t row = 0; row < b->batch; row++) {
@@ -62,7 +63,7 @@ static int64_t number_rows(const lt_shared_tables *t, const lt_pass_batch *b) {
     return n;
 }
 
-/* The tokens of each row: their numbers, added up, and then a counting sort. */
+/* List the tokens of each row, by a counting sort. */
 static void list_tokens(const lt_shared_tables *t, int64_t n_tokens, int64_t rows) {
     memset(t->start, 0, (size_t)(rows + 1) * sizeof *t->start);
     memset(t->place, 0xFF, (size_t)rows * sizeof *t->place);
@@ -77,12 +78,12 @@ static void list_tokens(const lt_shared_tables *t, int64_t n_tokens, int64_t row
     for (int64_t row = 0; row < rows; row++) {
         t->start[row + 1] += t->start[row];
     }
-    for (int64_t i = 0; i < n_tokens; i++) { /* start[row] moves to the end of the row, */
+    for (int64_t i = 0; i < n_tokens; i++) { /* start[row] moves to the end of the row; */
         if (t->spread[i] >= 0) {
             t->tokens[t->start[t->spread[i]]++] = (int32_t)i;
         }
     }
-    for (int64_t row = rows; row > 0; row--) { /* where the next one begins. */
+    for (int64_t row = rows; row > 0; row--) { /* then each is set back to the beginning. */
         t->start[row] = t->start[row - 1];
     }
     t->start[0] = 0;
@@ -137,8 +138,8 @@ static lt_tensor rows_of(const lt_tensor *x) {
     return rows;
 }
 
-/* q, k and v, which may lie side by side in the rows of one tensor: in how many pieces they are
- * gathered, each as wide as can be. */
+/* The pieces, as wide as possible, in which q, k and v are gathered, which may be adjacent in the
+ * rows of one tensor; returns their number. */
 static int pieces_of(lt_tensor out[3], const lt_tensor *q, const lt_tensor *k, const lt_tensor *v) {
     const lt_tensor all[3] = {rows_of(q), rows_of(k), rows_of(v)};
     int n = 0;
@@ -160,7 +161,7 @@ static lt_err gather(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor index, lt_t
         r, &(lt_gather_rows_args){.y = y, .x = x, .index = index, .start = start});
 }
 
-/* Rows of `memory` in which q, k and v of a token lie side by side, and views of their heads. */
+/* Rows of `memory` in which q, k and v of a token are adjacent, and views of their heads. */
 typedef struct {
     lt_tensor rows, q, k, v;
 } side_by_side;
@@ -183,7 +184,7 @@ static lt_tensor heads_in(const lt_shared *x, void *memory, const lt_tensor *lik
     return lt_context_heads(&all, 0, heads, d);
 }
 
-/* The call on the batch as it was given, with q, k and v of its tokens. */
+/* Make the call for the batch as it was given, with q, k and v of its tokens. */
 static lt_err call_of(lt_exec *r, const lt_attention_args *a, lt_attention_args *out) {
     const lt_shared *x = r->shared;
     const lt_shared_tables t = lt_shared_tables_in(x->memory, x->batch * x->seq, x->rows);

@@ -10,9 +10,9 @@
 #include "model/pass/shared.h"
 #include "model/blocks/tp.h"
 
-/* head_rows is a multiple of this many rows: on the host of a register tile, on a device of a tile
- * of a product; of batches that are put, each of whose values of head_rows needs its own graph, of
- * more, so that it takes at most DEVICE_STEPS values. */
+/* head_rows is a multiple of this many rows: on the host, of a register tile; on a device, of a
+ * tile of a product. For batches that are put, each value of head_rows needs its own graph, so
+ * the multiple is larger, and there are at most DEVICE_STEPS values. */
 #define HOST_STEP    ((int64_t)16)
 #define DEVICE_STEP  ((int64_t)128)
 #define DEVICE_STEPS 32
@@ -21,7 +21,7 @@ static size_t field_bytes(int64_t rows, int k) {
     return (size_t)(rows + (k == LT_STAGE_ORDER)) * sizeof(int32_t);
 }
 
-/* Room for field k of the largest batch; NULL: no batch has it. */
+/* Take memory for field k of the largest batch; NULL: no batch has it. */
 static int32_t *take_field(const lt_stage_options *o, int k, lt_arena *a) {
     const bool has = k == LT_STAGE_ORDER ? o->packs : k == LT_STAGE_WEIGHTS ? o->weights : true;
     return has ? lt_arena_take(a, field_bytes(o->rows, k), LT_ARENA_ALIGN) : NULL;
@@ -38,7 +38,7 @@ void lt_stage_carve(lt_stage *s, const lt_stage_options *o, lt_arena *a) {
     }
 }
 
-/* sent: a slot of a set. */
+/* sent: it is a slot of a set. */
 static void slot_carve(lt_stage_slot *slot, const lt_stage_options *o, bool sent, lt_arena *a) {
     const size_t bytes = (size_t)o->rows * sizeof(int32_t);
     for (int k = 0; k < LT_STAGE_FIELDS; k++) {
@@ -139,7 +139,8 @@ static int64_t round_up(int64_t n, int64_t step) {
     return (n + step - 1) / step * step;
 }
 
-/* Rows that the head runs for in a batch of n rows, of which `counted` have a label that counts. */
+/* Number of rows for which the head runs in a batch of n rows, of which `counted` have a label
+ * that counts. */
 static int64_t head_rows_of(const lt_stage *s, int64_t n, int64_t counted, bool has_graph) {
     const int64_t even = has_graph ? n / DEVICE_STEPS : 0,
                   step = !s->options.on_device ? HOST_STEP : (even / DEVICE_STEP + 1) * DEVICE_STEP,
@@ -162,7 +163,7 @@ static lt_shared_tables tables_of(const lt_stage_slot *slot) {
     return lt_shared_tables_in(slot->shared, tokens_of(slot), rows_of(slot));
 }
 
-/* The token of each row; of rows that are shared the first, or -1. NULL: row i has token i. */
+/* The token of each row; for shared rows the first one, or -1. NULL: row i has token i. */
 static const int32_t *tokens_of_rows(const lt_stage_slot *slot) {
     return slot->shares ? tables_of(slot).place : NULL;
 }
@@ -195,7 +196,7 @@ static void pack(lt_stage_slot *slot, const lt_pass_batch *b) {
     order[n] = (int32_t)slot->head_rows;
 }
 
-/* Labels and weights in the order of the device. */
+/* Write labels and weights in the device's order. */
 static void fill_labels(lt_stage_slot *slot, const lt_pass_batch *b) {
     const int32_t *const tokens = tokens_of_places(slot);
     const size_t bytes = id_bytes(slot);
@@ -214,14 +215,14 @@ static void fill_labels(lt_stage_slot *slot, const lt_pass_batch *b) {
     }
 }
 
-/* Tokens and their positions. */
+/* Write tokens and their positions. */
 static void fill_tokens(lt_stage_slot *slot, const lt_pass_batch *b) {
     const int32_t *const tokens = tokens_of_rows(slot);
     int32_t *const ids = slot->ids[LT_STAGE_TOKENS], *const at = slot->ids[LT_STAGE_POSITIONS];
     if (tokens == NULL) {
         memcpy(ids, b->tokens, id_bytes(slot));
     }
-    if (b->positions != NULL) { /* Such rows are not shared. */
+    if (b->positions != NULL) { /* Batches with positions are not shared. */
         memcpy(at, b->positions, id_bytes(slot));
     }
     for (int64_t i = 0; tokens != NULL && i < rows_of(slot); i++) {
@@ -233,7 +234,7 @@ static void fill_tokens(lt_stage_slot *slot, const lt_pass_batch *b) {
     }
 }
 
-/* has_graph: it is put, not sent. */
+/* has_graph: the batch is put, not sent. */
 static void fill_slot(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batch *b,
                       bool has_graph) {
     const int64_t n = b->batch * b->seq, joins = s->options.joins;
@@ -346,7 +347,7 @@ static lt_err fetch_slot(const lt_stage *s, const lt_stage_slot *slot, lt_exec *
                                       (size_t)s->options.n_layers * 2 * sizeof *slot->aux);
 }
 
-/* What the rows [first, first + n) of a batch brought. */
+/* Add the results of rows [first, first + n) of a batch. */
 static void add_rows(const lt_stage *s, const lt_stage_slot *slot, int64_t first, int64_t n,
                      lt_pass_result *sum) {
     const int32_t *labels = slot->ids[LT_STAGE_LABELS];
@@ -367,7 +368,7 @@ static void add_slot(const lt_stage *s, const lt_stage_slot *slot, lt_pass_resul
     add_rows(s, slot, 0, slot->batch, sum);
     for (int64_t layer = 0; layer < s->options.n_layers; layer++) {
         if (lt_model_layer(s->options.spec, s->options.first_layer + layer).n_experts == 0) {
-            continue; /* Nothing wrote there. */
+            continue; /* The head did not run for this row. */
         }
         aux[0] += (double)slot->aux[2 * layer];
         aux[1] += (double)slot->aux[2 * layer + 1];
@@ -406,7 +407,7 @@ static lt_stage_slot *slot_of(const lt_stage *s, int set) {
     return &s->set_slots[2 * set + s->turns[set]];
 }
 
-/* The host writes to a slot only when what was sent from it has been read. */
+/* Wait until the device has read what was sent from the slot, before the host writes to it. */
 static lt_err wait_for_sent(const lt_stage *s, lt_exec *r, lt_stage_slot *slot) {
     if (slot->is_sent && slot->sent != NULL) {
         LT_TRY(s->backend->moment_reach(r->device, slot->sent));
