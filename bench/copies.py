@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Time `lateen copy` over loopback beside the AWS command line, boto3, curl and `hf`, in turn. Prints a table: MB/s (median,
-lowest to highest), and seconds of CPU a GB, which depend less on what else the machine does.
+lowest to highest), and seconds of CPU per GB, which depend less on other work of the machine.
 
     pip install awscli boto3 huggingface_hub; apt-get install nginx-light
     bench/copies.py build/lateen VENV/bin [--bytes 1000000000] [--rounds 5] [--folder /dev/shm]
 
-Down: nginx serves a file; it looks at no signature, so it costs as little as a server can, and objects have no checksum but their length (lateen is timed
-also with --sha256). Up, and the hub: the store of the tests (tests/e2e/object_store.py), which is written in Python, checks everything, and is the limit.
-Each copy is synced by the program or not, as it does by default; in /dev/shm that costs nothing."""
+Down: nginx serves a file; it checks no signatures, so its cost is the least possible, and objects have no checksum but their length (lateen is timed
+with --sha256, too). Up, and the hub: the store of the tests (tests/e2e/object_store.py), which is written in Python and checks everything, is the limit.
+Each program syncs its copy or not, as is its default; in /dev/shm that costs nothing."""
 import argparse
 import hashlib
 import os

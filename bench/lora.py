@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time steps of LoRA (rank 16 beside all linear layers, AdamW, fp32) on a CPU beside transformers with PEFT, in turn. Both start from the same folder, the
+"""Time steps of LoRA (rank 16 beside all linear layers, AdamW, fp32) on a CPU, alternating with transformers with PEFT. Both start from the same folder, the
 shape of SmolLM2-135M with random weights, and learn random tokens. Prints a table: tokens/s (median, lowest to highest, of the medians of the rounds).
 
     pip install torch transformers peft numpy

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time steps of DPO and GRPO beside TRL's trainers on one device, in turn. Both sides start from the same folder (random weights, a vocabulary of words
+"""Time steps of DPO and GRPO on one device, alternating with TRL's trainers. Both sides start from the same folder (random weights, a vocabulary of words
 that are one token each), learn all weights in bf16 with AdamW, and read the same file; both compute the reference's log-probabilities of DPO before the
 first step. GRPO's answers are drawn by Lateen's engine, and in TRL by transformers (TRL's default; vLLM is another program). No group of answers is
 left out: the reward is a number that differs from answer to answer.
@@ -9,7 +9,7 @@ left out: the reward is a number that differs from answer to answer.
     bench/post_training.py build/lateen PYTHON --objective grpo --batch 128 --group 16 --micro 64
     bench/post_training.py build/lateen PYTHON --objective dpo --alone --also objective.keep_logits=false
 
---batch counts pairs (DPO) or answers (GRPO). It prints one line of JSON: seconds of a step of each run, and the ratio of the medians."""
+--batch counts pairs (DPO) or answers (GRPO). It prints one line of JSON: seconds per step of each run, and the ratio of the medians."""
 import argparse
 import atexit
 import json
@@ -33,15 +33,15 @@ a.add_argument("--objective", choices=["dpo", "grpo"], default="dpo")
 a.add_argument("--shape", choices=SHAPES, default="llama-1b")
 a.add_argument("--device", default="cuda")
 a.add_argument("--batch", type=int, default=8)
-a.add_argument("--micro", type=int, default=0, help="examples of one pass; 0: all")
+a.add_argument("--micro", type=int, default=0, help="examples in one pass; 0: all")
 a.add_argument("--group", type=int, default=16)
 a.add_argument("--prompt", type=int, default=256)
 a.add_argument("--answer", type=int, default=512)
 a.add_argument("--steps", type=int, default=8)
 a.add_argument("--rounds", type=int, default=2)
 a.add_argument("--generation", choices=["static", "continuous"], default="static", help="how transformers batches the peer's answers")
-a.add_argument("--mode", choices=["eager", "compile"], default="eager", help="of the peer")
-a.add_argument("--also", metavar="NAME=VALUE", help="run Lateen with this option too, in turn, or with several that have spaces between them")
+a.add_argument("--mode", choices=["eager", "compile"], default="eager", help="mode of the peer")
+a.add_argument("--also", metavar="NAME=VALUE", help="also run Lateen, in turn, with this option, or with several separated by spaces")
 a.add_argument("--alone", action="store_true", help="leave the peer out")
 o = a.parse_args()
 o.micro = o.micro or o.batch
@@ -53,7 +53,7 @@ random.seed(1)
 
 
 def tokenizer():
-    """A unigram model in which "_w17" is one token, for as many words as the vocabulary has room for."""
+    """A unigram model in which "_w17" is one token, with as many such words as fit the vocabulary."""
     pieces = [["<unk>", 0.0], ["<s>", 0.0], ["</s>", 0.0], *[[c, -20.0] for c in "\u2581w0123456789"]]
     pieces += [[f"\u2581w{i}", -10.0] for i in range(vocab - len(pieces))]
     special = [{"id": i, "content": pieces[i][0], "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True} for i in range(3)]
@@ -91,13 +91,13 @@ with open(f"{dir}/data.jsonl", "w") as f:
         if o.objective == "dpo":
             row.update(chosen=words(o.answer), rejected=words(o.answer))
         f.write(json.dumps(row) + "\n")
-reward = f"{dir}/reward.py" # The share of the digit 7 among the letters: it differs from answer to answer.
+reward = f"{dir}/reward.py" # The share of the digit 7 among the characters, which differs from answer to answer.
 with open(reward, "w") as f:
     f.write("import json, sys\nfor line in sys.stdin:\n    text = json.loads(line)['completion']\n    print(text.count('7') / max(1, len(text)), flush=True)\n")
 
 
 def ours(name, options=()):
-    # An answer is one token of the end longer in both trainers.
+    # In both trainers an answer has one more token, that of its end.
     common = ["--model.init", base, *dtype, "--objective.kind", o.objective, "--data.train", f"{dir}/data.jsonl", "--data.chat_template", "plain", "--data.seq", o.prompt + o.answer + 8,
               "--batch.size", o.batch, "--batch.micro", o.micro, "--steps", o.steps, "--optim.lr", 1e-6, "--optim.beta2", 0.999, "--optim.decay", 0, "--lr.schedule", "constant", "--export", "false"]
     extra = ["--rl.group", o.group, "--rl.tokens", o.answer, "--rl.rewards", "command", "--rl.command", f"{o.python} {reward}"] if o.objective == "grpo" else ["--objective.beta", 0.1]
@@ -132,7 +132,7 @@ for round in range(o.rounds):
     for name, run in sides.items():
         seconds, notes[name] = run()
         times[name] += seconds
-    print(f"round {round}: " + ", ".join(f"{name} {statistics.median(s):.4f} s a step" for name, s in times.items()), file=sys.stderr, flush=True)
+    print(f"round {round}: " + ", ".join(f"{name} {statistics.median(s):.4f} s per step" for name, s in times.items()), file=sys.stderr, flush=True)
 medians = {name: statistics.median(s) for name, s in times.items()}
 ratios = {"ratio": medians["peer"] / medians["lateen"]} if "peer" in medians else {}
 print(json.dumps({"options": vars(o), **{f"{name}_s": s for name, s in times.items()}, **ratios, **notes}))

@@ -1,10 +1,10 @@
 """Time lost to faults, side by side on this machine: with snapshots in memory and relaunch (`lateen launch --nodes 2 --retries N`), with relaunch from disk checkpoints, and with
-`scontrol requeue` from disk checkpoints under a real Slurm (a controller and a slurmd on this machine; as root, with Debian's slurm-wlm; else this row is left out). The same faults in
+`scontrol requeue` from disk checkpoints under a real Slurm (a controller and a slurmd on this machine; as root, with Debian's slurm-wlm; otherwise this row is omitted). The same faults in
 each: rank 1 of 2 is killed after the same steps. Prints a table in Markdown.
 
 usage: python3 bench/recovery.py LATEEN [FAULTS [SEED]]
 
-Lost is the time from the kill until the step after the one that was interrupted has ended; it includes the steps that are made again."""
+The lost time is that from the kill to the end of the interrupted step's successor; it includes the steps that are repeated."""
 import json
 import os
 import random
@@ -55,7 +55,7 @@ def rank_of_run(out, rank):
 
 
 def disturb(out, ended):
-    """The faults, and the seconds that each one took."""
+    """Cause the faults; return the seconds that each one took."""
     lost = []
     for step in FAULT_STEPS:
         while last_step(out) < step or rank_of_run(out, 1) is None:
@@ -64,7 +64,7 @@ def disturb(out, ended):
         at = last_step(out)
         os.kill(rank_of_run(out, 1), signal.SIGKILL)
         start = time.time()
-        time.sleep(0.2)  # The ranks may still write lines.
+        time.sleep(0.2)  # The ranks may still be writing lines.
         at = max(at, last_step(out))
         while True:  # The lines after the loaded step are dropped and written again.
             now = last_step(out)

@@ -1,12 +1,12 @@
-"""Models whose next token depends on the last one alone, to time speculative decoding with a share of right drafts that is known.
+"""Make models whose next token depends only on the last one, to time speculative decoding with a known share of right drafts.
 
     python bench/successor_models.py OUT [LAYERS WIDTH VOCAB]      (numpy; default: Llama-1B's shape)
 
 Each id belongs to one of 512 classes, and a class has one likely successor, of probability 0.85 at temperature 1; all other ids share the rest. The layers compute all that a model of this shape
-computes, but their last products are zero, so that nothing is added to the residual stream. OUT/target is the model; OUT/small, of a quarter of its layers and an eighth of its width, knows the
-classes of 85 % of the ids; OUT/wrong, of the same shape, knows none. OUT/head is an EAGLE-3 head of the target, of half its words, which knows what follows 85 % of the classes. OUT/mtp1 and OUT/mtp3 are the target in MiMo's form
-with one and three layers of multi-token prediction, each of which knows 85 % of the classes. At temperature 0 a text soon runs in a circle, so that drafts copied from it are always right: an upper bound. The folders have
-no tokenizer, and are for `lateen bench engine`."""
+computes, but their last products are zero, so that nothing is added to the residual stream. OUT/target is the model; OUT/small, of a quarter of its layers and an eighth of its width, has the
+classes of 85 % of the ids; OUT/wrong, of the same shape, has none. OUT/head is an EAGLE-3 head of the target, with half its ids, which has the successors of 85 % of the classes. OUT/mtp1 and OUT/mtp3 are the target in MiMo's form
+with one and three layers of multi-token prediction, each of which has the successors of 85 % of the classes. At temperature 0 a text soon runs in a circle, so that drafts copied from it are always right: an upper bound. The folders have
+no tokenizer, and can only be used with `lateen bench engine`."""
 import json
 import os
 import sys
@@ -37,7 +37,7 @@ def write(folder, tensors, config):
 
 
 def predictor(layer, width, heads, kv_heads, codes, share, rng):
-    """A layer of multi-token prediction: it takes its token's embedding, which is its class's direction. The MLP moves that of 1 - share of the classes to another one."""
+    """A layer of multi-token prediction: it uses its token's embedding, which is the direction of its class. For 1 - share of the classes, the MLP replaces it by another one."""
     ffn, dim, sharp = 4 * width, width // heads, 24.0
     knows = rng.random(CLASSES) < share
     found, moved = np.zeros((ffn, width), np.float32), np.zeros((width, ffn), np.float32)
@@ -54,7 +54,7 @@ def predictor(layer, width, heads, kv_heads, codes, share, rng):
 
 
 def model(folder, layers, width, heads, kv_heads, vocab, class_of, successor, predictors=0):
-    """class_of (vocab), successor (CLASSES): ids. A class is a random direction, which the embedding of its ids is, and which the head's row of its successor finds."""
+    """class_of (vocab), successor (CLASSES): ids. A class is a random direction: the embedding of its ids, and the head's row of its successor."""
     rng = np.random.default_rng(width)
     ffn, dim = 4 * width, width // heads
     codes = rng.standard_normal((CLASSES, width)).astype(np.float32)
@@ -87,13 +87,13 @@ def model(folder, layers, width, heads, kv_heads, vocab, class_of, successor, pr
 
 
 def head(folder, width, heads, kv_heads, vocab, class_of, successor, share):
-    """The fused hidden state of a word is its class's direction. The MLP moves it to that of the class that comes next, of `share` of the classes: a column a class finds its direction, and turns it
-    into the next one, that of the word behind, whose successor lm_head says, as the model's own does. Call k moves it once more."""
+    """The fused hidden state of a token is the direction of its class. For `share` of the classes, the MLP replaces it by that of the next class, with one column for each class.
+    lm_head, like the model's own head, has the successor of this class. Call k of the head advances once more."""
     rng = np.random.default_rng(width)
     ffn, dim, half, sharp = 4 * width, width // heads, vocab // 2, 24.0
-    codes = rng.standard_normal((CLASSES, width)).astype(np.float32)  # Those of model().
+    codes = rng.standard_normal((CLASSES, width)).astype(np.float32)  # The same as in model().
     codes /= np.sqrt((codes**2).mean(1, keepdims=True))
-    after = class_of[successor]  # The class of what follows a class.
+    after = class_of[successor]  # The class of a class's successor.
     found, moved = np.zeros((ffn, width), np.float32), np.zeros((width, ffn), np.float32)
     knows = rng.random(CLASSES) < share
     found[:CLASSES] = codes * (sharp / width)

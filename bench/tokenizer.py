@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Speed of tokenizers, one thread, in turns: Lateen's, tiktoken and Hugging Face tokenizers.
+"""Measure the speed of tokenizers on one thread, alternately: Lateen's, tiktoken and Hugging Face tokenizers.
 
     python3 bench/tokenizer.py [../shared/data]      writes bench/results/tokenizer.json and .md
 
 Text: tinyshakespeare and WikiText-2's test split (English), every third file of UDHR (129 languages), and a megabyte of one letter. Each
-side encodes the whole text as one string. TURNS times, in turns, each side opens its tokenizer and encodes the text EACH times. "First" is the
+side encodes the whole text as one string. TURNS times, alternately, each side opens its tokenizer and encodes the text EACH times. "First" is the
 median of the first encodings after opening, with empty caches; "warm" is the median of all others. Lateen is timed inside the library by
 `lateen bench tokenizer`, the others inside Python by the clock around encode. tokenizers' encode also builds offsets and strings; it has no
-other call for one text. Load is the time to open the unpacked file.
+other function for one text. Load is the time to open the unpacked file.
 Training: byte-level BPE of 8,192 entries on the English text, by Lateen and by tokenizers' trainer on one thread each, in turns, medians. tokenizers
 gets the text as one string, as an iterator of lines, and as a file; its fastest time counts. The output says whether the merges are equal.
 """
@@ -79,7 +79,7 @@ def ours(file, path):
 
 
 def train_peer(way, source, text):
-    """Seconds of tokenizers' trainer, and what it made."""
+    """Seconds of tokenizers' trainer, and its result."""
     t = tokenizers.Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     how = trainers.BpeTrainer(vocab_size=8192, special_tokens=["<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
@@ -92,7 +92,7 @@ def train_peer(way, source, text):
 
 
 def train(folder, text):
-    """Medians of both, and for each way to feed the peer whether its merges are ours."""
+    """Medians of both, and for each form of the peer's input whether its merges equal ours."""
     source, out = os.path.join(folder, "train.txt"), os.path.join(folder, "trained.json")
     open(source, "w", encoding="utf-8", newline="").write(text)
     flat = lambda merges: [m if isinstance(m, str) else " ".join(m) for m in merges]
@@ -121,7 +121,7 @@ def main():
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         corpora = texts(folder)
-        training = train(folder, corpora["English"][1])  # First: after the others' encodings the peer took three times as long in this process.
+        training = train(folder, corpora["English"][1])  # Training comes first: after the other encodings the peer took three times as long in this process.
         print(training, flush=True)
         for label, file, peer, opened in engines(folder):
             for name, (path, text, size) in corpora.items():

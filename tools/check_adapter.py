@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does PEFT load adapters that Lateen wrote, and merge them to the model that `lateen convert` makes of them?
+"""Check that PEFT loads adapters that Lateen wrote, and merges them into the model that `lateen convert` makes of them.
 
     tools/check_adapter.py LATEEN BASE ADAPTER        BASE: a Hugging Face folder, ADAPTER: a PEFT folder (packages torch, transformers, peft, safetensors)"""
 import glob
@@ -18,7 +18,7 @@ theirs = model.merge_and_unload().state_dict()
 with tempfile.TemporaryDirectory() as work:
     subprocess.run([lateen, "convert", adapter, f"{work}/merged", "--base", base, "--dtype", "fp32"], check=True)
     ours = {k: v for path in glob.glob(f"{work}/merged/*.safetensors") for k, v in load_file(path).items()}
-missing = sorted(k for k in set(theirs) - set(ours) if k != "lm_head.weight" and "act_fn" not in k)  # A tied head is written once.
+missing = sorted(k for k in set(theirs) - set(ours) if k != "lm_head.weight" and "act_fn" not in k)  # A tied head is written only once.
 worst = max((float((theirs[k] - ours[k]).abs().max() / theirs[k].abs().max()), k) for k in set(theirs) & set(ours) if "act_fn" not in k and theirs[k].abs().max() > 0)
-print(f"{len(ours)} tensors; missing {missing}; furthest apart {worst[0]:.2g} of the largest: {worst[1]}")
+print(f"{len(ours)} tensors; missing {missing}; largest difference {worst[0]:.2g} of the largest element: {worst[1]}")
 sys.exit(bool(missing) or worst[0] > 1e-6)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compare `lateen tokenize --jsonl --chat` with transformers: ids of a conversation and the mask of what the assistant said.
+"""Compare `lateen tokenize --jsonl --chat` with transformers: the ids of a conversation and the mask of the assistant's answers.
 
     tools/check_chat_rows.py TOKENIZER.json TEMPLATE.jinja...         the conversations below (and random ones) through each template
     tools/check_chat_rows.py --goldens OUT TOKENIZER.json             lines for tests/unit/data/test_chat_rows.c
 
 For a template with {% generation %}, the truth is apply_chat_template(return_assistant_tokens_mask=True). For one without, it is the difference of
-prefixes, R+(i) to R(i + 1) for each message i of the assistant (R+ with add_generation_prompt); a token that overlaps it is the assistant's. If the longer
+prefixes, R+(i) to R(i + 1) for each message i of the assistant (R+ with add_generation_prompt); a token that overlaps it belongs to the assistant. If the longer
 text does not begin with the shorter one, or if the template raises, Lateen must report an error. Needs transformers."""
 import json
 import os
@@ -62,7 +62,7 @@ def clean(line):
 
 
 def expected(tok, template, line, last=False):
-    """(ids, mask), or None where there must be an error."""
+    """(ids, mask), or None if there must be an error."""
     more = dict(chat_template=template, tools=line.get("tools"), **line.get("chat_template_kwargs", {}))
     m = line["messages"]
     try:
@@ -94,7 +94,7 @@ def expected(tok, template, line, last=False):
 
 
 def ours(folder, template, rows, extra=()):
-    """(ids, mask) or the error's text for each line."""
+    """For each line, (ids, mask) or the text of the error."""
     path = os.path.join(folder, "asked.jinja")
     open(path, "w", encoding="utf-8").write(template)
     out = []

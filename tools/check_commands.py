@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Check what the documentation names against the program and the sources, without running what it prints:
+"""Compare the names in the documentation with the program and the sources, without running the printed commands:
 
     commands     `lateen VERB ...`: the verb, its second word, its options, the choices of an option
-    run folders  two printed trainings of a page that differ do not share one, because the second would be refused
+    run folders  two different training commands of a page must not share one, because the second would be refused
     options      `--name` in a sentence: an option of some verb, or of a script of ours
     recipe keys  `lr.warmup`: an option of `lateen train`
-    files        recipes/..., tools/..., and so on: they are there
+    files        recipes/..., tools/..., and so on: they exist
     targets      `make NAME`
-    names        `lt_tensor`, `LATEEN_CACHE_DIR`, `accepted_tokens`: a word of the sources
+    names        `lt_tensor`, `LATEEN_CACHE_DIR`, `accepted_tokens`: an identifier of the sources
 
     tools/check_commands.py PROGRAM [PAGE...]     build/lateen; without a page every *.md and the comments of recipes
 
-Prints a line for each name that is not there and exits with 1 if there is one. tools/check_links.py checks links."""
+Prints a line for each name that does not exist, and then exits with 1. tools/check_links.py checks links."""
 import glob
 import os
 import re
@@ -22,16 +22,16 @@ import sys
 FENCE = re.compile(r"^\s*(```|~~~)")
 PLACEHOLDER = re.compile(r"^[A-Z][A-Z0-9_./-]*$|[<>…]|\.\.\.")
 FOLDERS = ("recipes", "tools", "tests", "bench", "src", "include", "examples", "deploy", "data/demo")
-# Names of other programs, which no source of ours has to have.
+# Names of other programs, which need not be in our sources.
 OTHERS = {
     "target_clones", "evict_last",  # GCC, PTX
     "MPI_Isend", "MPI_Irecv", "MPI_Test",
     "gsm8k_cot", "bnb_4bit_use_double_quant", "loss_add_tail",  # lm-evaluation-harness, transformers, TRL
     "--long", "--environment", "--kv-cache-dtype", "--minimal",  # zstd, sbatch of Alps, vLLM, lcov
 }
-# Where names stand that are not there, to test this.
+# Files with names that do not exist, to test this.
 OWN = ("tools/check_commands.py", "tests/suites/59_docs.sh")
-# Pages that quote what other programs print, or results of a day.
+# Pages that quote the output of other programs, or the results of a day.
 SKIPPED = ("bench/results/",)
 
 
@@ -41,7 +41,7 @@ def ask(program, *words):
 
 
 class Verbs:
-    """What `lateen VERB [SECOND] --help` says."""
+    """The text of `lateen VERB [SECOND] --help`."""
 
     def __init__(self, program):
         self.program, self.helps = program, {}
@@ -60,7 +60,7 @@ class Verbs:
             self.seconds[verb] = found
 
     def options(self, verb, second=None):
-        """Name to choices, or to None where any value may stand."""
+        """A dict from names to choices, or to None if any value is allowed."""
         key = (verb, second)
         if key not in self.helps:
             text = ask(self.program, verb, *([second] if second else []), "--help")
@@ -82,11 +82,11 @@ class Verbs:
 
 
 def code(path):
-    """(number, text, whole) of each piece of code: a command of a block, with the lines that go on, or code in a sentence."""
+    """(number, text, whole) for each piece of code: a command of a block, with its continuation lines, or code in a sentence."""
     with open(path, encoding="utf-8") as f:
         lines = f.read().split("\n")
     fenced, i = False, 0
-    if path.endswith((".yaml", ".sbatch")):  # What a recipe's comments say.
+    if path.endswith((".yaml", ".sbatch")):  # The comments of a recipe.
         for number, line in enumerate(lines, 1):
             m = re.match(r"\s*#\s+((?:srun |mpirun -n \d+ )?(?:build/)?lateen .*)", line)
             if m:
@@ -109,7 +109,7 @@ def code(path):
 
 
 def words_of(text):
-    """The words of a command line up to a gap, behind which a block explains it."""
+    """The words of a command line up to a wide gap, which is followed by an explanation."""
     text = re.split(r"\s{2,}(?![^'\"]*['\"](?:\s|$))|\s#\s", text)[0]
     try:
         return shlex.split(text)
@@ -193,7 +193,7 @@ class Check:
                 self.broken.append(f"{where}: lateen sandbox has no option {name}")
 
     def sentence(self, where, text):
-        """Code within a sentence that is no command."""
+        """Check code in a sentence that is not a command."""
         m = re.fullmatch(r"(--[a-z][\w.-]*)([ =].*)?", text)
         if m and m[1].replace("_", "-") not in self.options and f'"{m[1]}"' not in self.spelled and m[1] not in OTHERS:
             self.broken.append(f"{where}: no verb and no script has an option {m[1]}")
@@ -222,7 +222,7 @@ class Check:
                 self.broken.append(f"{where}: the Makefile has no target {m[1]}")
 
     def folder(self, where, words):
-        """Another command of the page that trains into the same folder, with other options."""
+        """Check that no other command of the page trains into the same folder with other options."""
         page, out = where.rsplit(":", 1)[0], None
         recipe = words[1] if len(words) > 1 and words[1].endswith(".yaml") else None
         if "--out" in words[:-1]:
@@ -233,7 +233,7 @@ class Check:
             out = named[1] if named else None
         if out is None or PLACEHOLDER.search(out):
             return
-        # What a resumed run may change.
+        # Options that a resumed run may change.
         same = re.sub(r" --(metrics\.listen|log\.tensorboard|page|resume|trace.step|guard\.\w+|steps)( [^-]\S*)?", "", " ".join(words))
         before = self.folders.setdefault((page, out), (same, where))
         if before[0] != same:
@@ -264,7 +264,7 @@ def main():
             check.paths(where, text)
             if not whole:
                 check.sentence(where, text)
-    print("\n".join(check.broken) if check.broken else f"{len(files)} files, {n} pieces of code: all that they name is there")
+    print("\n".join(check.broken) if check.broken else f"{len(files)} files, {n} pieces of code: all names in them exist")
     return 1 if check.broken else 0
 
 

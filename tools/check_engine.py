@@ -1,7 +1,7 @@
-"""Greedy text of the engine against Hugging Face transformers in float32, on the same (dequantised) weights.
+"""Compare greedy text of the engine with Hugging Face transformers in float32, on the same (dequantised) weights.
 
     build/examples/serve runs 50 prompts at once, 200 tokens each, without stopping at an end of text. Then transformers runs each prompt and its answer in one pass, and every token of the answer
-    must be the most likely one there. A token that is not, but whose logit is within 1e-3 of the largest, is a tie, which is excused and counted.
+    must be the most likely one there. A token that is not, but whose logit is within 1e-3 of the largest, is a tie, which is accepted and counted.
 
     python tools/check_engine.py MODEL.gguf [--prompts 50] [--tokens 200]          (transformers 5.23, torch 2.15; CPU)
 """
@@ -23,7 +23,7 @@ def prompts(tokenizer, n):
     out = []
     for i in range(n):
         text = FORMS[i % len(FORMS)].format(SUBJECTS[i // len(FORMS) % len(SUBJECTS)])
-        if i % 2 == 0:  # Half as chat, half as plain text.
+        if i % 2 == 0:  # Half of the prompts are chats, half plain texts.
             text = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
         out.append(tokenizer(text)["input_ids"])
     return out
@@ -56,8 +56,8 @@ def main():
         nearest = min(nearest, float((top[:, 0] - top[:, 1]).min()))
         if (gap > TIE).any():
             at = int((gap > TIE).nonzero()[0])
-            print(f"prompt {i}: token {at} is {answer[at]}, {float(gap[at]):.4f} below the likeliest")
-    print(f"{o.prompts} prompts, {n_tokens} tokens: {n_wrong} wrong, {n_ties} ties within {TIE}; the nearest two logits on the way: {nearest:.2g}")
+            print(f"prompt {i}: token {at} is {answer[at]}, {float(gap[at]):.4f} below the most likely one")
+    print(f"{o.prompts} prompts, {n_tokens} tokens: {n_wrong} wrong, {n_ties} ties within {TIE}; the smallest distance of the two largest logits: {nearest:.2g}")
     raise SystemExit(n_wrong > 0)
 
 

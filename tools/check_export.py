@@ -1,4 +1,4 @@
-"""Check that transformers loads what lt_model_save (`lateen convert`) wrote: nothing missing, nothing left over, the golden logits.
+"""Check that transformers loads what lt_model_save (`lateen convert`) wrote: no tensor is missing, none is unused, and the logits are the golden ones.
 
     python tools/check_export.py FOLDER CASE     FOLDER: the export of tests/golden/model/CASE
 """
@@ -16,7 +16,7 @@ model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_l
 stored = load_file(golden / "golden.safetensors")
 tokens = stored["tokens"].long()
 expected = stored["logits"]
-if "doc_start" in stored:  # The stored logits are of packed documents; take the golden model's own.
+if "doc_start" in stored:  # The stored logits are of packed documents; compute the golden model's logits instead.
     expected = transformers.AutoModelForCausalLM.from_pretrained(golden, **load).eval()(tokens).logits
 off = (model.eval()(tokens).logits - expected).abs().max().item()
 bad = {key: value for key, value in info.items() if value}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check build/examples/grammar_walk against jsonschema, Python's re, and test suites of others.
+"""Check build/examples/grammar_walk against jsonschema, Python's re, and public test suites.
 
     tools/check_grammar.py TOKENIZER schemas N [SEED]   random schemas: random walks under the masks must be valid by jsonschema; drawn instances
                                                         that are valid must be accepted
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import unicodedata
 
-sys.set_int_max_str_digits(0)  # Numbers without bounds are of any length.
+sys.set_int_max_str_digits(0)  # Numbers without bounds can have any length.
 
 PROGRAM = os.environ.get("GRAMMAR_WALK", os.path.join(os.path.dirname(__file__), "..", "build", "examples", "grammar_walk"))
 
@@ -185,7 +185,7 @@ def regex(tokenizer, n, seed):
             bad += "no text matches" not in reply["error"]
             print("refused", q["text"], reply["error"])
             continue
-        c = re.compile(q["text"].replace("$", "\\Z"), re.ASCII)  # $ is the very end.
+        c = re.compile(q["text"].replace("$", "\\Z"), re.ASCII)  # $ is the end of the text.
         pairs = list(zip(q["accept"], reply["accept"])) + [(w, True) for w in reply["walks"] if isinstance(w, str)]
         for t, ok in pairs:
             checked += 1
@@ -227,14 +227,14 @@ def golden(tokenizer, folder, out):
     for path in sorted(glob.glob(os.path.join(folder, "*.json")) + glob.glob(os.path.join(folder, "optional", "*.json")) + glob.glob(os.path.join(folder, "optional", "format", "*.json"))):
         name = os.path.relpath(path, folder)[:-5]
         if name in ("refRemote", "vocabulary", "format", "content", "default"):
-            continue  # Other documents; what formats mean when they assert is in optional/format.
+            continue  # They need other documents; formats that are assertions are in optional/format.
         groups = [g for g in json.load(open(path)) if len(json.dumps(g["schema"])) < 1500]
         texts = [[json.dumps(t["data"], ensure_ascii=False) for t in g["tests"]] for g in groups]
         for g, t, r in zip(groups, texts, ask(tokenizer, [{"kind": "schema", "text": json.dumps(g["schema"]), "accept": t} for g, t in zip(groups, texts)])):
             row = {"from": name + ": " + g["description"], "schema": g["schema"], "invalid": [x for x, test in zip(t, g["tests"]) if not test["valid"]]}
             if "error" in r:
                 row["refused"] = True
-            row["valid"] = [x for x, test, ok in zip(t, g["tests"], r.get("accept", [])) if test["valid"] and ok and unicodedata.normalize("NFC", x) == x]  # As tokenizers do.
+            row["valid"] = [x for x, test, ok in zip(t, g["tests"], r.get("accept", [])) if test["valid"] and ok and unicodedata.normalize("NFC", x) == x]  # As tokenizers normalise.
             rows.append(row)
     with open(out, "w") as f:
         for row in rows:
@@ -245,7 +245,7 @@ def golden(tokenizer, folder, out):
 
 def no_twice(pairs):
     if len({k for k, _ in pairs}) < len(pairs):
-        raise ValueError("a name comes twice")
+        raise ValueError("a name occurs twice")
     return dict(pairs)
 
 

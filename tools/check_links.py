@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check the links of every *.md without a network: a relative target exists, and so does the heading that an anchor names.
+"""Check the links of every *.md without a network: a relative target must exist, and so must the heading that an anchor names.
 
     tools/check_links.py             every *.md that git tracks
     tools/check_links.py --site DIR  also the pages of a built site: every relative href, src and anchor
@@ -19,7 +19,7 @@ REFERENCE = re.compile(r"^\s{0,3}\[[^\]]+\]:\s+(\S+)")
 
 
 def prose(path):
-    """The lines outside code: (number, line), inline code blanked out."""
+    """The lines outside code, as (number, line), with inline code blanked out."""
     fenced = False
     with open(path, encoding="utf-8") as f:
         for number, line in enumerate(f, 1):
@@ -30,7 +30,7 @@ def prose(path):
 
 
 def slug(title):
-    """The anchor that GitHub makes of a heading."""
+    """The anchor that GitHub makes for a heading."""
     title = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", title).replace("`", "").replace("*", "")
     title = unicodedata.normalize("NFC", title.strip().lower())
     return re.sub(r"[^\w\- ]", "", title).replace(" ", "-")

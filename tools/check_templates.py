@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compare build/examples/render_template with transformers' own rendering of chat templates.
 
-    tools/check_templates.py FOLDER            every *.jinja and *tokenizer_config.json of a folder, times the conversations below
+    tools/check_templates.py FOLDER            every *.jinja and *tokenizer_config.json of a folder, with each of the conversations below
     tools/check_templates.py --fuzz N [SEED]   N random small templates
     tools/check_templates.py --goldens OUT FOLDER   writes tests/golden/data/chat_templates.jsonl
 Where transformers returns a text, Lateen must return the same bytes; where it raises, Lateen must report an error. Needs transformers and jinja2."""
@@ -73,7 +73,7 @@ def conversations():
 
 
 def expected(text, context):
-    """What transformers does: (text, None) or (None, why)."""
+    """The result of transformers: (text, None), or (None, the reason)."""
     try:
         template = ctu._compile_jinja_template(text)
     except Exception as e:
@@ -99,7 +99,7 @@ def ours(cases):
 
 
 def compare(cases, names):
-    """Print differences; the number of cases that agree, by text and by error, and that do not."""
+    """Print differences, and the numbers of cases with equal texts, with errors in both, and with differences."""
     same = errors = bad = 0
     shown = {}
     for (text, context), name, got in zip(cases, names, ours(cases)):
@@ -238,7 +238,7 @@ def random_cases(n, seed):
     return out
 
 
-# Edges of filters, methods, numbers and loops, one template a line.
+# Edge cases of filters, methods, numbers and loops, one template per line.
 EDGES = r"""{{ range(0, 10, 3)|list }} {{ range(10, 0, -4)|list }} {{ range(3, 3)|list }} {{ range(-2, 2)|list }}
 {{ range(0, 100000, 1)|length }}
 {{ range(0, 100001, 1)|length }}

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Hash the machine code of every kernel in a cache folder, or compare two folders.
 
-    LATEEN_CACHE_DIR=before build/lateen bench kernels --compile     (of the commit before; then the same into `after`)
-    tools/cubins.py before                  one line a kernel: hash, architecture, file, entry, defines
+    LATEEN_CACHE_DIR=before build/lateen bench kernels --compile     (with the previous commit; then the same into `after`)
+    tools/cubins.py before                  one line for each kernel: hash, architecture, file, entry, defines
     tools/cubins.py before after            the kernels whose code differs, and those that only one folder has
-Of a kernel that differs it says whether it loads, stores and computes the same (as many instructions of each kind that
-touches memory or floating-point numbers), so that only order, registers and addresses changed. A kernel whose defines
+For a kernel that differs, it says whether the work is the same (equal numbers of instructions of each kind that access
+memory or compute with floating-point numbers), so that only order, registers and addresses have changed. A kernel whose defines
 changed is compared with those of the same file and entry.
-Only what runs counts: the sections .text.* (instructions) and .nv.constant* (but bank 0, the parameters). Debug names do not.
+Only executed code is compared: the sections .text.* (instructions) and .nv.constant* (except bank 0, the parameters), not debug names.
 A cache file is described at the top of src/kernels/cuda/compile.c.
 """
 import collections
@@ -34,7 +34,7 @@ WORK = {0x180, 0x181, 0x183, 0x184, 0x185, 0x186, 0x187, 0x188, 0x18e, 0x1a8, 0x
 
 
 def work(code):
-    """How many instructions of each kind in WORK."""
+    """The number of instructions of each kind in WORK."""
     opcodes = [struct.unpack_from("<H", code, i)[0] & 0x1FF for i in range(0, len(code) - 15, 16)]
     return collections.Counter(o for o in opcodes if o in WORK)
 
@@ -88,7 +88,7 @@ def main(folders):
             print("only before:", *k)
     for k in sorted(only_after):
         print("only after:", *k)
-    print(f"{len(before.keys() & after.keys()) - len(differ)} kernels alike, {redefined} alike but for their defines, {len(differ)} differ")
+    print(f"{len(before.keys() & after.keys()) - len(differ)} kernels are equal, {redefined} are equal except for their defines, {len(differ)} differ")
     return 1 if differ else 0
 
 

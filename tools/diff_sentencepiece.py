@@ -5,7 +5,7 @@
     tools/diff_sentencepiece.py TEXT --golden tests/golden/tokenizer/sentencepiece.jsonl --models 24
 
 Each model draws its type (unigram, BPE, word, char), size, normaliser, byte fallback, user-defined and control symbols, white space rules, the surface of
-<unk> and the ids of special pieces. Some 80 texts of characters that matter to these are encoded, and rows of ids, random ones too, are decoded.
+<unk> and the ids of special pieces. About 80 texts with characters that are relevant to these settings are encoded, and rows of ids, some of them random, are decoded.
 --golden writes lines {"model" (base64), "texts", "ids", "rows", "decoded"} for tests/unit/data/test_tokenizer_random.c.
 """
 import argparse
@@ -45,7 +45,7 @@ def train(d, lines, rules):
     ids = d.one({}, {}, {"pad_id": 3}, {"unk_id": 3, "bos_id": 0, "eos_id": 1, "pad_id": 2}, {"bos_id": -1, "eos_id": -1}, {"unk_id": 2, "bos_id": 0, "eos_id": 1})
     o = dict(model_type=kind, byte_fallback=d.flag(0.4), normalization_rule_name=d.one("identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf"), add_dummy_prefix=d.flag(0.7), remove_extra_whitespaces=d.flag(),
              treat_whitespace_as_suffix=d.flag(0.2), character_coverage=d.one(0.98, 0.9995, 1.0), split_digits=d.flag(), split_by_whitespace=d.flag(0.8), allow_whitespace_only_pieces=d.flag(0.3), **ids)
-    if rules:  # Small ones: the built-in charsmaps have 240 KB.
+    if rules:  # Small charsmaps: the built-in ones have 240 KB.
         del o["normalization_rule_name"]
         o.update({"normalization_rule_tsv": rules} if d.flag(0.6) else {"normalization_rule_name": "identity"})
     if d.flag():

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compare Lateen with Hugging Face's package on small random tokenizer.json files, with every part in every combination.
+"""Compare Lateen with Hugging Face's package on small random tokenizer.json files, with random combinations of all parts.
 
     tools/diff_tokenizer_json.py [--configs 1000] [--seed 1] [--lateen build/lateen] [--keep FOLDER] [--only PART]
     tools/diff_tokenizer_json.py --golden tests/golden/tokenizer/random.jsonl --configs 130 --seed 3
     tools/diff_tokenizer_json.py --golden tests/golden/tokenizer/cases.jsonl --cases
 
 Each configuration draws a model (BPE, Unigram, WordPiece, WordLevel), a normalizer, a pre-tokenizer, a post-processor, a decoder,
-added tokens, truncation and padding, and encodes some 60 strings of characters that matter to its parts: with special tokens and
+added tokens, truncation and padding, and encodes about 60 strings of characters that are relevant to its parts: with special tokens and
 without (--no-special is encode_special_tokens and add_special_tokens=False), and decodes them. A configuration that the
 package refuses, or on which it panics, is skipped. Where the package fails on a text, Lateen must fail too. --golden writes lines
 {"json", "texts", "ids", "plain", "decoded", "decoded_plain"} instead, for tests/unit/data/test_tokenizer_random.c.
@@ -156,7 +156,7 @@ def bpe(d, alphabet):
     d.shuffle(vocab) if d.flag(0.2) else None
     model["vocab"] = {p: i for i, p in enumerate(vocab)}
     model["merges"] = merges if d.flag() or any(" " in x for m in merges for x in m) else [" ".join(m) for m in merges]
-    if d.flag(0.3):  # Any order of the fields.
+    if d.flag(0.3):  # The fields in any order.
         keys = list(model)
         d.shuffle(keys)
         model = {k: model[k] for k in keys}
@@ -196,7 +196,7 @@ def added(d, m, n):
         i = have.get(name)
         if i is None:
             i, n = n, n + 1
-        i += d.one(1, 7) if d.flag(0.02) else 0  # The package goes on counting.
+        i += d.one(1, 7) if d.flag(0.02) else 0  # The package continues to count from there.
         out.append({"id": i, "content": name, "single_word": d.flag(0.2), "lstrip": d.flag(0.25), "rstrip": d.flag(0.25), "normalized": d.flag(0.3 if special else 0.7), "special": special})
     return sorted(out, key=lambda t: t["id"]), n
 
@@ -268,11 +268,11 @@ def config(d, only):
     return t
 
 
-PANIC = "panic"  # A fault of the package, which carries no truth; an error is one.
+PANIC = "panic"  # A fault of the package, which is no reference; an error is.
 
 
 def case(texts, rows, added=(), **parts):
-    """One of the cases that were once read wrongly, small enough to see why."""
+    """One of the cases that were once wrong, reduced until the cause is visible."""
     vocab = {p: i for i, p in enumerate(["<unk>", "\u2581", "f", "i", "x", "a", "b", "C", "d", " ", "\u2581x", "\u2581i", "1", "2", "\u2044", "e", "\u0301", "<0x41>", "<0xE2>", "<0x82>", "<0xAC>", "<0x0a>", "\u2581a", "##b", "\u00e9", "</w>"])}
     t = {"version": "1.0", "truncation": None, "padding": None, "normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None, "model": {"type": "BPE", "unk_token": "<unk>", "vocab": vocab, "merges": [["\u2581", "x"], ["\u2581", "i"], ["\u2581", "a"]]}}
     t["added_tokens"] = [{"id": len(vocab) + k, "single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False} | a for k, a in enumerate(added)]
@@ -324,7 +324,7 @@ def theirs(t, texts, plain):
 
 
 def ours(lateen, path, texts, flags):
-    """Ids a text, None where it fails: then go on behind it."""
+    """The ids of each text, or None if it fails; encoding then continues after it."""
     out = []
     while len(out) < len(texts):
         lines = "".join(json.dumps({"text": s}) + "\n" for s in texts[len(out):])
@@ -364,7 +364,7 @@ def ours_agree(lateen, path, text, texts, ids, plain):
 
 
 def no_truth(text):
-    """An added token whose normal form is empty, for which the package searches without end, or two of one form, of which it takes one by chance."""
+    """Whether an added token has an empty normal form, for which the package searches endlessly, or two have the same form, of which it chooses one at random."""
     t = json.loads(text)
     t, added = tokenizers.Tokenizer.from_str(json.dumps(t | {"added_tokens": [], "post_processor": None})), t["added_tokens"]
     forms = [safely(lambda: t.normalizer.normalize_str(a["content"])) if t.normalizer else a["content"] for a in added if a["normalized"]]
@@ -375,7 +375,7 @@ REFUSED = "the tokenizers package fails on such a text"
 
 
 def hostile_ids(t):
-    """Tokens on which decoders act."""
+    """Tokens that decoders change."""
     return [i for p, i in t.get_vocab().items() if p.startswith("<") or p in ("\u2581", " ", "a", "|", "the", "##b", "\u00e9", "\ufffd", "\u0120")]
 
 
@@ -400,22 +400,22 @@ def write_cases(out):
 
 def main():
     global CHARSMAP
-    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))  # A replacement at every place, several times over.
+    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))  # Repeated replacements at every position may need much memory.
     p = argparse.ArgumentParser()
     p.add_argument("--configs", type=int, default=1000)
-    p.add_argument("--first", type=int, default=0, help="the first configuration of this seed")
-    p.add_argument("--trace", help="file for the number of the configuration under way, should the package abort")
+    p.add_argument("--first", type=int, default=0, help="number of the first configuration of this seed")
+    p.add_argument("--trace", help="file for the number of the current configuration, in case the package aborts")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--lateen", default="build/lateen")
     p.add_argument("--keep")
     p.add_argument("--only", nargs="*")
     p.add_argument("--golden", help="write goldens to this file")
-    p.add_argument("--cases", action="store_true", help="of the cases that were once read wrongly, not of random configurations")
+    p.add_argument("--cases", action="store_true", help="use the cases that were once wrong, instead of random configurations")
     p.add_argument("--charsmap", help="base64 of a precompiled charsmap, such as nmt_nfkc's; a tiny one by default")
     p.add_argument("--no-decode", action="store_true")
     p.add_argument("--show", type=int, default=12)
     o = p.parse_args()
-    units = [0] * 256  # A double array that maps A to x.
+    units = [0] * 256  # A double array with the mapping of A to x.
     units[0], units[128 ^ 0x41], units[128 ^ 0x41 ^ 1] = 128 << 10, 1 << 10 | 1 << 8 | 0x41, 1 << 31
     CHARSMAP = base64.b64encode(struct.pack("<257I", 1024, *units) + b"x\0").decode()
     if o.charsmap:
@@ -447,7 +447,7 @@ def main():
         os.dup2(9, 2)
         if golden:
             if len(text) > 14000 or safely(lambda: ours_agree(o.lateen, path, text, texts, ids, plain)) is not True:
-                continue  # Goldens are small, and free of what main's comparison would show.
+                continue  # Goldens must be small, and without differences.
             keep = [k for k, w in enumerate(texts) if PANIC not in (ids[k], plain[k])]
             best = [k for k in list(range(3)) + list(range(len(rows) - 9, len(rows))) if PANIC not in (decoded[0][k], decoded[1][k])]
             golden.write(json.dumps({"json": text, "texts": [texts[k] for k in keep], "ids": [ids[k] for k in keep], "plain": [plain[k] for k in keep], "rows": [rows[k] for k in best], "decoded": [[x[k] for k in best] for x in decoded]}) + "\n")

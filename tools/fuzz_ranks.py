@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare with tiktoken on random rank files: some as training makes them (a piece ranks after its halves), some shuffled, over a few characters of 1 to 4 bytes.
+"""Compare with tiktoken on random rank files over a few characters of 1 to 4 bytes: some as from training (a piece ranks after its halves), some shuffled.
 
     tools/fuzz_ranks.py [VOCABULARIES] [SEED]"""
 import base64
@@ -27,7 +27,7 @@ def vocabulary(r):
         i = r.randrange(len(k) - 1)
         new = k[i] + k[i + 1]
         ranks.setdefault(new, len(ranks))
-        for p in parts:  # As training does, so that the ranks are monotone.
+        for p in parts:  # As in training, so that the ranks are monotone.
             j = 0
             while j + 1 < len(p):
                 if p[j] + p[j + 1] == new and r.random() < 0.97:

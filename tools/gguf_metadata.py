@@ -1,7 +1,7 @@
-"""Copy a GGUF file with other metadata: strings and numbers that say what the model is (general.name, general.license, general.sampling.temp, ...).
-Tensors and all other keys stay as they are; a key that is there is replaced. Standard library only.
+"""Copy a GGUF file with other metadata: strings and numbers that describe the model (general.name, general.license, general.sampling.temp, ...).
+Tensors and all other keys are kept; an existing key is replaced. Standard library only.
 
-usage: gguf_metadata.py IN.gguf OUT.gguf KEY=VALUE...        a value that reads as a number becomes a float32, every other one a string;
+usage: gguf_metadata.py IN.gguf OUT.gguf KEY=VALUE...        a value that is a number becomes a float32, any other one a string;
                                                             @FILE is the text of a file"""
 import struct
 import sys
@@ -65,7 +65,7 @@ def main(source, out, *settings):
         if key == b"general.alignment":
             alignment = struct.unpack_from("<I", r.data, value_at)[0]
     if b"general.alignment" in new:
-        sys.exit("general.alignment decides where tensors are: it cannot be changed")
+        sys.exit("general.alignment determines where tensors are, so it cannot be changed")
     tensors_at = r.at
     for _ in range(n_tensors):
         r.string()

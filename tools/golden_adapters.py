@@ -1,4 +1,4 @@
-"""Adapters from which golden runs of PEFT start, and which tests/golden keeps."""
+"""Makes the adapters with which golden runs of PEFT start, and which are kept in tests/golden."""
 import json
 import os
 
@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 
 def starting_adapters(model, base, folder, task_type):
-    """The model of the folder `base` with random adapters of rank 2, as `folder` then has them: F32 values, so that the file holds the very start."""
+    """The model of the folder `base` with random adapters of rank 2, which are saved in `folder`: their values are F32, so that the file has exactly the start."""
     torch.manual_seed(1)
     model = get_peft_model(model, LoraConfig(task_type=task_type, r=2, lora_alpha=4, lora_dropout=0.0, target_modules=["q_proj", "v_proj", "down_proj"], base_model_name_or_path=base))
     for p in model.parameters():

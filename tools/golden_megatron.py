@@ -4,11 +4,11 @@
 usage: tools/golden_megatron.py MEGATRON_LM_CHECKOUT tests/golden/data
 
 Runs indexed_dataset.py (the builder of .bin/.idx) and, from gpt_dataset.py, the functions that make the masks, the position ids and
-the Goldfish loss. Needs numpy and torch; nothing of Megatron is kept. Writes
+the Goldfish loss. Needs numpy and torch; no code of Megatron is copied. Writes
     megatron_i32.{bin,idx}    three documents, the second of two sequences, ids up to 131071
     megatron_u16.{bin,idx}    40 documents, each closed by EOD = 2, vocabulary 1000
     rows_<k>_<h>.i32          for each row of 256 tokens of megatron_u16, one after another: tokens, labels, loss mask, position
-                              ids, first position that attention may see; Goldfish with that k and h, both resets, EOD masked
+                              ids, the first position that attention may see; Goldfish with this k and h, both resets, EOD masked
     goldfish_table.u64        the Goldfish table's first 64 entries as u64 of 2^24ths, then a sum and an XOR-fold over all of it
 """
 import ast
@@ -23,7 +23,7 @@ SEQ, EOD, VOCAB = 256, 2, 1000
 
 
 def module(path, wanted=None):
-    """A source file's names with its megatron imports stubbed; with `wanted` only those definitions."""
+    """The names of a source file, whose imports of megatron are stubs; with `wanted`, only these definitions."""
     tree = ast.parse(path.read_text())
     keep = []
     for node in tree.body:
@@ -67,7 +67,7 @@ def main():
     for _ in range(40):
         doc = list(rng.integers(3, VOCAB, int(rng.integers(1, 400)))) + [EOD]
         if rng.random() < 0.1:
-            doc[0] = 0  # A zero makes every product over it zero.
+            doc[0] = 0  # A zero makes every product that contains it zero.
         b.add_document(torch.tensor(doc), [len(doc)])
         stream += doc
     b.finalize(str(out / "megatron_u16.idx"))

@@ -5,7 +5,7 @@
 
 A line of pairs.txt: row, beta, smoothing, margin, n_chosen, n_rejected, loss; then n logp, n ref, n gradients of the chosen side; then of the rejected.
 The branches of DPOTrainer._compute_loss are taken from its syntax tree; CPOTrainer.cpo_loss (with log-ratios in place of log-probabilities
-where a row has a reference) and ORPOTrainer.odds_ratio_loss are called as they are. The pairs have no prompt tokens, so that the first term
+if a row has a reference) and ORPOTrainer.odds_ratio_loss are called unchanged. The pairs have no prompt tokens, so that the first term
 of TRL's ORPO is the mean over the chosen completion.
 
 A line of scores.txt: margin, center, c, r, loss, dc, dr, by the lines of RewardTrainer that compute the loss.
@@ -61,7 +61,7 @@ def trl_orpo(kind, o, c, r, nc, nr):
     return (-c - ratio).as_subclass(torch.Tensor)
 
 
-# Row, TRL's code, its name there, reads a reference, is given means. DPOTrainer divides by lengths itself.
+# Row, TRL's code, its name there, whether it reads a reference, whether it gets means. DPOTrainer itself divides by lengths.
 ROWS = [("dpo", trl_dpo, "sigmoid", True, False, 0, 0), ("dpo", trl_cpo, "sigmoid", True, False, .1, 0),
         ("dpo_robust", trl_dpo, "robust", True, False, .1, 0), ("dpo_norm", trl_dpo, "sigmoid_norm", True, False, 0, 0),
         ("dpo_norm", trl_cpo, "sigmoid", True, True, .2, 0), ("ipo", trl_cpo, "ipo", True, False, 0, 0),
@@ -70,7 +70,7 @@ ROWS = [("dpo", trl_dpo, "sigmoid", True, False, 0, 0), ("dpo", trl_cpo, "sigmoi
 
 
 def statements(method, first, last):
-    """The compiled statements of a method from the one that begins with `first` to the one that begins with `last`."""
+    """The compiled statements of a method, from the one that begins with `first` to the one that begins with `last`."""
     body = ast.parse(textwrap.dedent(inspect.getsource(method))).body[0].body
     texts = [ast.unparse(s) for s in body]
     begin = next(i for i, t in enumerate(texts) if t.startswith(first))

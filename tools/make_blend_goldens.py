@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Make tests/golden/serve/guides/blend.json: texts by the logits of two and three models, by transformers in float64.
+"""Make tests/golden/serve/guides/blend.json: texts from the combined logits of two and three models, by transformers in float64.
 
     python tools/make_blend_goldens.py          (transformers 5.24, torch 2.15; CPU)
 
 The served model is tests/golden/model/llama3; beside it are qwen3 (0) and mistral (1), which have as many ids. Cases of {prompt, own, models, weights,
 plausibility, tokens, logprobs, law}: greedy texts by own log p + sum of weights log p_k, where p is at least plausibility of its largest value; the served
-model's log-probabilities of their tokens; and the law of the first token at temperature 1. The cases are contrastive decoding as Li et al. and as O'Brien and
-Lewis write it, DExperts, and proxy tuning.
+model's log-probabilities of their tokens; and the law (the distribution) of the first token at temperature 1. The cases are contrastive decoding by Li et al. and by O'Brien and
+Lewis, DExperts, and proxy tuning.
 """
 import json
 import pathlib

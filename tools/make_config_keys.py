@@ -3,7 +3,7 @@
     python tools/make_config_keys.py          (transformers 5.23, torch 2.15; CPU)
 
 Each family has "base", the config.json of a small model; "own", the keys of its configuration class; and "keys". "keys" has every key of any family's class, every key that
-the code of models, masks, caches and rotary embeddings reads from a config, and some from files of earlier versions. For each of them it gives a value that base does not have, and
+the code of models, masks, caches and rotary embeddings reads from a config, and some from files of earlier versions. For each of them it has a value that differs from that of base, and
     same      the logits of 24 tokens in one call, and of 3 more generated with a cache, are those of base
     differs   they are not
     error     transformers does not open the model, or fails
@@ -40,7 +40,7 @@ BASE = {"gpt2": dict(vocab_size=V, n_embd=32, n_head=4, n_layer=3, n_positions=6
         "gpt_oss": dict(SIZES, head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=6,
                         rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                                              original_max_position_embeddings=16))}
-VALUES = {  # Of keys whose default says nothing of what else there is.
+VALUES = {  # Values for keys whose default does not show which other values there are.
     "is_causal": False, "layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 5, "attention_chunk_size": 4,
     "rope_parameters": dict(rope_type="linear", rope_theta=10000.0, factor=4.0), "rope_scaling": dict(type="linear", factor=4.0), "rope_theta": 50.0,
     "rope_local_base_freq": 50.0, "partial_rotary_factor": 0.5, "head_dim": 16, "n_inner": 40, "use_bidirectional_attention": True,
@@ -95,7 +95,7 @@ def measure(folder, config, tokens, want):
     (folder / "config.json").write_text(json.dumps(config))
     try:
         return "same" if torch.allclose(logits(folder, tokens), want, atol=1e-5, rtol=1e-4) else "differs"
-    except Exception:  # Whatever it is, no such model runs there.
+    except Exception:  # Whatever the error is, transformers cannot run such a model.
         return "error"
 
 
@@ -115,7 +115,7 @@ def main():
         (folder / "generation_config.json").unlink(missing_ok=True)
         base = json.loads((folder / "config.json").read_text())
         if family in ("gemma3_text", "gemma2", "qwen2", "qwen3", "smollm3", "gpt_oss"):
-            del base["layer_types"]  # So that what they are derived from says something.
+            del base["layer_types"]  # So that the keys from which they are derived have an effect.
         if family in ("qwen2", "qwen3"):
             base |= dict(sliding_window=6, max_window_layers=0)
         base.pop("_sliding_window_pattern", None)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Grafana dashboards from one table: writes deploy/grafana/*.json; with --check it compares them instead (exit status 1: they differ).
+"""Make Grafana dashboards from one table: write deploy/grafana/*.json, or with --check compare them (exit status 1: they differ).
 
     python3 tools/make_dashboards.py [--check]
 
@@ -8,36 +8,36 @@ import json
 import os
 import sys
 
-# title, kind, unit of Grafana, [(expression, legend)], what it tells
+# title, kind, Grafana's unit, [(expression, legend)], description
 RUNS = ("Lateen: runs", "lateen-runs", "run", "label_values(lateen_train_info, run)", [
     ("Step", "stat", "short", [('lateen_train_current_step{run=~"$run"}', "{{run}}")], "The last step."),
     ("Done", "gauge", "percentunit", [('lateen_train_current_step{run=~"$run"} / lateen_train_target_step{run=~"$run"}', "{{run}}")], "Share of the run's steps."),
     ("Left", "stat", "s", [('(lateen_train_target_step{run=~"$run"} - lateen_train_current_step{run=~"$run"}) * lateen_train_step_seconds{run=~"$run"}', "{{run}}")],
-     "Time to the last step, at the speed of the newest."),
-    ("Age of the checkpoint", "stat", "s", [('time() - lateen_train_checkpoint_timestamp_seconds{run=~"$run"}', "{{run}}")], "What a fault would cost now."),
+     "Time to the last step, at the speed of the newest step."),
+    ("Age of the checkpoint", "stat", "s", [('time() - lateen_train_checkpoint_timestamp_seconds{run=~"$run"}', "{{run}}")], "The time that a fault would cost now."),
     ("Loss", "timeseries", "short", [('lateen_train_loss{run=~"$run"}', "{{run}}"), ('lateen_eval_loss{run=~"$run"}', "{{run}}, held-out")], "Mean cross-entropy, nats."),
     ("Gradient norm", "timeseries", "short", [('lateen_train_grad_norm{run=~"$run"}', "{{run}}")], "Before clipping."),
     ("Tokens a second", "timeseries", "short", [('lateen_train_tokens_per_second{run=~"$run"}', "{{run}}, newest step"),
                                                ('rate(lateen_train_tokens_total{run=~"$run"}[$__rate_interval])', "{{run}}, by the clock")],
-     "Of a step, and by the clock, which counts checkpoints and validation too."),
+     "For a step, and by the clock, which includes checkpoints and validation."),
     ("MFU", "timeseries", "percentunit", [('lateen_train_mfu{run=~"$run"}', "{{run}}")], "Share of the device's measured peak."),
     ("Where the time goes", "bands", "percentunit", [('sum by (kind) (rate(lateen_train_seconds_total{run=~"$run"}[$__rate_interval])) / ignoring(kind) group_left '
                                                       'sum(rate(lateen_train_seconds_total{run=~"$run"}[$__rate_interval]))', "{{kind}}")],
      "Every second is productive, checkpoint, restart, rework, stall or evaluation."),
-    ("Goodput of the last hour", "stat", "percentunit", [('lateen:goodput:ratio_1h{run=~"$run"}', "{{run}}")], "Productive time by all time."),
-    ("Seconds of a step", "timeseries", "s", [('lateen_train_step_seconds{run=~"$run"}', "{{run}}"), ('lateen_train_wait_seconds{run=~"$run"}', "{{run}}, of it waiting for rows")], ""),
+    ("Goodput of the last hour", "stat", "percentunit", [('lateen:goodput:ratio_1h{run=~"$run"}', "{{run}}")], "Productive time as a share of all time."),
+    ("Seconds of a step", "timeseries", "s", [('lateen_train_step_seconds{run=~"$run"}', "{{run}}"), ('lateen_train_wait_seconds{run=~"$run"}', "{{run}}, waiting for rows")], ""),
     ("Learning rate", "timeseries", "short", [('lateen_train_lr{run=~"$run"}', "{{run}}")], ""),
-    ("Skipped updates", "timeseries", "short", [('increase(lateen_train_skipped_updates_total{run=~"$run"}[$__rate_interval])', "{{run}}")], "Losses or gradients that were not finite or far off."),
-    ("Checkpoints", "timeseries", "short", [('lateen_train_checkpoint_step{run=~"$run"}', "{{run}}")], "Step of the last one."),
+    ("Skipped updates", "timeseries", "short", [('increase(lateen_train_skipped_updates_total{run=~"$run"}[$__rate_interval])', "{{run}}")], "Updates whose losses or gradients were not finite or far from normal."),
+    ("Checkpoints", "timeseries", "short", [('lateen_train_checkpoint_step{run=~"$run"}', "{{run}}")], "Step of the last checkpoint."),
     ("Memory of the host", "timeseries", "bytes", [('process_resident_memory_bytes{job="lateen-runs"}', "{{instance}}")], ""),
     ("Attempts", "table", "short", [('lateen_train_info{run=~"$run"}', "")], "Attempt, epoch of the ranks, version, model.")])
 NODES = ("Lateen: nodes", "lateen-nodes", "node", "label_values(lateen_health_result, node)", [
-    ("Unfit nodes", "stat", "short", [("count(lateen_health_result >= 2) or vector(0)", "")], "Drain or evict."),
+    ("Unfit nodes", "stat", "short", [("count(lateen_health_result >= 2) or vector(0)", "")], "Nodes with the result drain or evict."),
     ("Nodes with warnings", "stat", "short", [("count(lateen_health_result == 1) or vector(0)", "")], ""),
     ("Nodes that answer", "stat", "short", [('sum(up{job="lateen-nodes"})', "")], ""),
     ("Age of the oldest check", "stat", "s", [("max(time() - lateen_health_timestamp_seconds)", "")], ""),
     ("Result", "timeseries", "short", [('lateen_health_result{node=~"$node"}', "{{node}}")], "0 ok, 1 warn, 2 drain, 3 evict."),
-    ("What is wrong", "table", "short", [('lateen_health_check_result{node=~"$node"} > 0', "")], "Checks above ok."),
+    ("What is wrong", "table", "short", [('lateen_health_check_result{node=~"$node"} > 0', "")], "Checks whose result is worse than ok."),
     ("Values of those checks", "table", "short", [('lateen_health_check_value{node=~"$node"} and lateen_health_check_result > 0', "")], ""),
     ("GPU temperature", "timeseries", "celsius", [('DCGM_FI_DEV_GPU_TEMP{Hostname=~"$node"}', "{{Hostname}} {{gpu}}")], ""),
     ("GPU power", "timeseries", "watt", [('DCGM_FI_DEV_POWER_USAGE{Hostname=~"$node"}', "{{Hostname}} {{gpu}}")], ""),
@@ -45,18 +45,18 @@ NODES = ("Lateen: nodes", "lateen-nodes", "node", "label_values(lateen_health_re
     ("GPU utilisation", "timeseries", "percent", [('DCGM_FI_DEV_GPU_UTIL{Hostname=~"$node"}', "{{Hostname}} {{gpu}}")], ""),
     ("GPU memory", "timeseries", "percentunit", [('DCGM_FI_DEV_FB_USED{Hostname=~"$node"} / (DCGM_FI_DEV_FB_USED{Hostname=~"$node"} + DCGM_FI_DEV_FB_FREE{Hostname=~"$node"})',
                                                 "{{Hostname}} {{gpu}}")], "In use."),
-    ("Energy", "timeseries", "watt", [('rate(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{Hostname=~"$node"}[$__rate_interval]) / 1000', "{{Hostname}} {{gpu}}")], "Mean power, by the GPU's counter of energy."),
+    ("Energy", "timeseries", "watt", [('rate(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{Hostname=~"$node"}[$__rate_interval]) / 1000', "{{Hostname}} {{gpu}}")], "Mean power, from the GPU's energy counter."),
     ("NVLink errors", "timeseries", "short", [('rate(DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL{Hostname=~"$node"}[$__rate_interval])', "{{Hostname}} {{gpu}} CRC"),
                                              ('rate(DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL{Hostname=~"$node"}[$__rate_interval])', "{{Hostname}} {{gpu}} replay")], "A second."),
     ("PCIe replays and lanes", "timeseries", "short", [('rate(DCGM_FI_DEV_PCIE_REPLAY_COUNTER{Hostname=~"$node"}[$__rate_interval])', "{{Hostname}} {{gpu}} replays a second"),
                                                       ('DCGM_FI_DEV_PCIE_LINK_WIDTH{Hostname=~"$node"}', "{{Hostname}} {{gpu}} lanes")], ""),
     ("Free space", "timeseries", "percentunit", [('lateen_health_check_value{node=~"$node",check="fs.free_share"}', "{{node}} {{object}}")], ""),
     ("Available memory", "timeseries", "percentunit", [('lateen_health_check_value{node=~"$node",check="mem.available_share"}', "{{node}}")], ""),
-    ("Score of lemons", "timeseries", "short", [('lateen_health_check_value{node=~"$node",check="lemon.score"}', "{{node}}")], "Of seven signals, those at their level. Needs --history.")])
+    ("Score of lemons", "timeseries", "short", [('lateen_health_check_value{node=~"$node",check="lemon.score"}', "{{node}}")], "How many of seven signals are at their level. Needs --history.")])
 SERVE = ("Lateen: serving", "lateen-serve", "instance", "label_values(vllm:num_requests_running, instance)", [
     ("Requests running", "timeseries", "short", [('vllm:num_requests_running{instance=~"$instance"}', "{{instance}}")], ""),
     ("Requests waiting", "timeseries", "short", [('vllm:num_requests_waiting{instance=~"$instance"}', "{{instance}}")], ""),
-    ("Cache in use", "timeseries", "percentunit", [('vllm:kv_cache_usage_perc{instance=~"$instance"}', "{{instance}}")], "Pages of keys and values."),
+    ("Cache in use", "timeseries", "percentunit", [('vllm:kv_cache_usage_perc{instance=~"$instance"}', "{{instance}}")], "Share of the pages of keys and values."),
     ("Tokens a second", "timeseries", "short", [('rate(vllm:generation_tokens_total{instance=~"$instance"}[$__rate_interval])', "{{instance}}, made"),
                                                ('rate(vllm:prompt_tokens_total{instance=~"$instance"}[$__rate_interval])', "{{instance}}, read")], ""),
     ("First token", "timeseries", "s", [(f'histogram_quantile({q}, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket{{instance=~"$instance"}}[$__rate_interval])))', f"p{round(100 * q)}")
@@ -66,7 +66,7 @@ SERVE = ("Lateen: serving", "lateen-serve", "instance", "label_values(vllm:num_r
     ("Whole request", "timeseries", "s", [('histogram_quantile(0.5, sum by (le) (rate(vllm:e2e_request_latency_seconds_bucket{instance=~"$instance"}[$__rate_interval])))', "p50")], ""),
     ("Requests by how they ended", "timeseries", "short", [('sum by (finished_reason) (rate(vllm:request_success_total{instance=~"$instance"}[$__rate_interval]))', "{{finished_reason}}")], "A second."),
     ("Hits of the prefix cache", "timeseries", "percentunit", [('rate(vllm:prefix_cache_hits_total{instance=~"$instance"}[$__rate_interval]) / '
-                                                              'rate(vllm:prefix_cache_queries_total{instance=~"$instance"}[$__rate_interval])', "{{instance}}")], "Of the prompts' tokens."),
+                                                              'rate(vllm:prefix_cache_queries_total{instance=~"$instance"}[$__rate_interval])', "{{instance}}")], "Share of the prompts' tokens."),
     ("Refused and failed", "timeseries", "short", [('rate(lateen_http_errors_total{instance=~"$instance"}[$__rate_interval])', "{{instance}}, errors"),
                                                   ('rate(lateen_queue_full_total{instance=~"$instance"}[$__rate_interval])', "{{instance}}, queue full")], "A second."),
     ("Connections", "timeseries", "short", [('lateen_connections{instance=~"$instance"}', "{{instance}}")], ""),
@@ -88,7 +88,7 @@ def panel(i, row):
 
 
 def place(panels):
-    """From left to right, then down."""
+    """Place the panels from left to right, then down."""
     x = y = 0
     for p in panels:
         w = p.pop("w")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A Debian package of this commit: tools/make_deb.sh [FOLDER]. Builds in a copy, by dpkg-buildpackage, and leaves lateen_VERSION_ARCH.deb in FOLDER
-# (build/deb), after lintian has found nothing. Needs build-essential, debhelper, lintian and packages.txt.
+# Make a Debian package of this commit: tools/make_deb.sh [FOLDER]. It builds in a copy with dpkg-buildpackage, and leaves lateen_VERSION_ARCH.deb in FOLDER
+# (default: build/deb). lintian must find nothing. Needs build-essential, debhelper, lintian and packages.txt.
 set -eu
 cd "$(dirname "$0")/.."
 folder=$(realpath -m "${1:-build/deb}")

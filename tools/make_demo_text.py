@@ -3,7 +3,7 @@
 
 usage: zstd -dc eng.jsonl.zst | tools/make_demo_text.py data/demo
 
-eng.jsonl holds one novel a line: id, author, title, year, text (github.com/COST-ELTeC/ELTeC-eng, TEI body reduced to paragraphs).
+eng.jsonl has one novel per line: id, author, title, year, text (github.com/COST-ELTeC/ELTeC-eng, TEI body reduced to paragraphs).
 Writes train.jsonl.zst, val.jsonl.zst and the table of SOURCE.md to standard output. Needs the zstd program.
 """
 import json

@@ -1,4 +1,4 @@
-"""Write tests/golden/dequant.bin: for each ggml type two random blocks and what the `gguf` package dequantises them to.
+"""Write tests/golden/dequant.bin: for each ggml type two random blocks and their values as dequantised by the `gguf` package.
 
 Record: u32 type, u32 n_bytes, u32 n_elems, the bytes, the F32 values. Run: python tools/make_dequant_goldens.py"""
 import struct

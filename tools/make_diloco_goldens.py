@@ -2,11 +2,11 @@
 
     python3 tools/make_diloco_goldens.py tests/golden/train           (packages torch, transformers)
 
-DiLoCo as algorithm 1 of Douillard et al. 2023 (arXiv:2311.08105) has it: torch.optim.AdamW inside, torch.optim.SGD with Nesterov's momentum outside, whose gradient is the mean
-of outer minus own parameters. With `overlap` as algorithm 2 of Streaming DiLoCo (arXiv:2501.18512): the deltas of step t reach the outer optimiser behind step
+DiLoCo follows algorithm 1 of Douillard et al. 2023 (arXiv:2311.08105): torch.optim.AdamW inside, torch.optim.SGD with Nesterov's momentum outside, whose gradient is the mean
+of outer minus own parameters. With `overlap` it follows algorithm 2 of Streaming DiLoCo (arXiv:2501.18512): the deltas of step t reach the outer optimiser after step
 t + overlap, and the own parameters become merge * own + (1 - merge) * outer; meanwhile rounds of other fragments may begin. With `fragments` each round is of every so many layers, the embeddings with the first, the head with the last, and
-rounds follow each other every / fragments steps apart. Behind the last step there is a round of all parameters without overlap. Double precision throughout; `absent` lists
-(site, step): that site has no part in that round and takes the outer parameters behind it. Data and model are those of make_train_goldens.py; row r of a step is site r's."""
+rounds follow each other every / fragments steps apart. After the last step there is a round of all parameters without overlap. Double precision throughout; `absent` lists
+(site, step): that site does not take part in that round and takes the outer parameters after it. Data and model are those of make_train_goldens.py; row r of a step is site r's."""
 import array
 import copy
 import json
@@ -54,7 +54,7 @@ def run(c):
     sites = [Site(model, c["lr"], c["decay"]) for _ in range(c["sites"])]
     outer = copy.deepcopy(model)
     outside = torch.optim.SGD(outer.parameters(), lr=c["outer_lr"], momentum=c["outer_momentum"], nesterov=c["outer_momentum"] > 0)
-    steps, sent, n = [[] for _ in sites], [], c["fragments"]  # sent: rounds under way, oldest first.
+    steps, sent, n = [[] for _ in sites], [], c["fragments"]  # sent: rounds in transfer, oldest first.
     of = [fragment_of(name, n) for name, _ in outer.named_parameters()]
 
     @torch.no_grad()

@@ -4,11 +4,11 @@
 
 The student, tokenizer, template and conversations are those of tests/golden/sft (make_sft_goldens.py), with its ids and masks. The folder holds
     teacher/        another small Llama with the same vocabulary
-    truth.json      of each run its options, and loss and gradient norm of every step; of some conversations the teacher's words
+    truth.json      for each run its options, and loss and gradient norm of every step; for some conversations the teacher's most likely tokens
 
 A run takes STEPS steps of BATCH conversations in the order of the file, in double precision. The divergence of whole distributions is GKDTrainer's
-generalized_jsd_loss, that of the teacher's words ServerDistillationTrainer's, with its tail bucket or without it. On policy, a step's last answers are the
-student's own most likely tokens; the two most likely ones differ by more than GAP everywhere, so that another precision chooses the same."""
+generalized_jsd_loss, that of the teacher's most likely tokens is ServerDistillationTrainer's, with its tail bucket or without it. On policy, a step's last answers are the
+student's own most likely tokens; the two most likely ones differ by more than GAP everywhere, so that the same ones are chosen in another precision."""
 import json
 import os
 import sys
@@ -77,7 +77,7 @@ def divergence(own, its, beta, temperature, more):
 
 
 def answered(model, ids, mask):
-    """The question of the last answer, with the student's most likely one; as it stands where that has no room."""
+    """The question of the last answer, with the student's most likely one; unchanged if that does not fit."""
     end = max(i for i, m in enumerate(mask) if m) + 1
     first = end
     while first > 0 and mask[first - 1]:

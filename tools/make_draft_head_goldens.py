@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/draft_head: a tiny Llama, an EAGLE-3 head trained for it, the head's logits at each step of a draft, and what drafts of a greedy text accept.
+"""Write tests/golden/draft_head: a tiny Llama, an EAGLE-3 head trained for it, the head's logits at each step of a draft, and the numbers of accepted draft tokens for a greedy text.
 
 usage: make_draft_head_goldens.py    (from the repository's root; needs torch and transformers)
 
 The head is written out here from the paper (Li et al. 2025, arXiv:2503.01840) and the names of the published folders. The model is transformers' Llama with random
 weights. All weights are rounded to BF16 and used in F32. expected.safetensors has tokens (N + 1), whose last one the model has not run; logits (STEPS, draft
-vocabulary) and drafts (STEPS) behind them; text (TEXT), the model's greedy continuation of the first N tokens; and accepted_at (MOST), how many draft tokens of each
+vocabulary) and drafts (STEPS) after them; text (TEXT), the model's greedy continuation of the first N tokens; and accepted_at (MOST), how many draft tokens of each
 place were accepted while that text was written with drafts of MOST tokens, of `drafted` in all."""
 import json
 import math
@@ -39,7 +39,7 @@ def rotate(x, positions):  # (N, heads, DIM)
 
 
 def run_head(w, embedding, tokens, hidden):
-    """Rows of the head: token[p + 1] and the hidden state of p give `last` of p. (..., N), (..., N, WIDTH)"""
+    """Run rows of the head: token[p + 1] and the hidden state of p give `last` of p. (..., N), (..., N, WIDTH)"""
     layer, n = "midlayer.", tokens.shape[-1]
     positions, before = torch.arange(n), tokens.shape[:-1]
     both = torch.cat([rmsnorm(embedding[tokens], w[layer + "input_layernorm.weight"]), rmsnorm(hidden, w[layer + "hidden_norm.weight"])], -1)
@@ -66,7 +66,7 @@ def run_target(target, tokens, w):
 
 
 def draft(w, embedding, text, fused, ids, steps):
-    """Logits and tokens of `steps` draft tokens behind text, whose last token has no fused hidden state."""
+    """Logits and tokens of `steps` draft tokens after text, whose last token has no fused hidden state."""
     tokens, hidden, logits, drafts = list(text[1:]), fused[: len(text) - 1], [], []
     for _ in range(steps):
         last = run_head(w, embedding, torch.tensor(tokens), hidden)[-1]
@@ -87,7 +87,7 @@ def make_target():
             p.copy_(1 + rounded(*p.shape, scale=0.1) if p.dim() == 1 else rounded(*p.shape, scale=scale))
     model.bfloat16().save_pretrained(OUT / "target")
     (OUT / "target" / "generation_config.json").unlink(missing_ok=True)
-    # Read again, because bfloat16() has rounded the angles of the rotation, too.
+    # The model is read again, because bfloat16() has rounded the angles of the rotation, too.
     return LlamaForCausalLM.from_pretrained(OUT / "target", dtype=torch.float32).eval()
 
 
@@ -104,7 +104,7 @@ def random_head():
 
 
 def train(target, w, ids, texts):
-    """The head learns the model's distributions of the next tokens but one, from its own last state at the second step, too (the paper's training-time test)."""
+    """Train the head on the model's distributions of the token after the next, at the second step from its own last state (the paper's training-time test)."""
     embedding = target.model.embed_tokens.weight.detach()
     with torch.no_grad():
         out = target(texts, output_hidden_states=True)
@@ -145,7 +145,7 @@ def sample(target, n):
 
 
 def write_with_drafts(target, w, ids, prompt):
-    """The greedy text, TEXT tokens, and what its drafts accept."""
+    """The greedy text, TEXT tokens, and the numbers of accepted draft tokens."""
     embedding, text = target.model.embed_tokens.weight, list(prompt)
     accepted_at, drafted = [0] * MOST, 0
     text.append(int(target(torch.tensor([text])).logits[0, -1].argmax()))
@@ -168,7 +168,7 @@ def main():
     target = make_target()
     with torch.no_grad():
         texts = sample(target, BATCH)
-    # The tokens that the model says most often.
+    # The most frequent tokens of the model's texts.
     ids = torch.bincount(texts.flatten(), minlength=VOCAB).argsort(descending=True)[:DRAFT_VOCAB].sort().values
     weights = train(target, random_head(), ids, texts)
     save_head(weights, ids)

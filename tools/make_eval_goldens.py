@@ -45,7 +45,7 @@ def winogrande(d):
 TASKS = {"arc_easy": ("arc_easy", arc), "arc_challenge": ("arc_challenge", arc), "piqa": ("piqa", piqa), "winogrande": ("winogrande", winogrande),
          "openbookqa": ("openbook_qa", lambda d: {"question_stem": d["query"], **choices(d)}),
          "lambada_openai": ("lambada_openai", lambda d: {"text": d["context"] + " " + d["continuation"].lstrip(" ")})}
-SUBJECTS = {"mmlu_anatomy": "cat_studies", "mmlu_jurisprudence": "park_law"}  # The harness knows 57 subjects by name: ours go by two of those.
+SUBJECTS = {"mmlu_anatomy": "cat_studies", "mmlu_jurisprudence": "park_law"}  # The harness knows 57 subjects by name: ours use two of these names.
 
 
 def mmlu_rows(part, subject):
@@ -78,7 +78,7 @@ ConfigurableTask.download = from_file
 model = HFLM(pretrained=folder, dtype="float32", device="cpu", batch_size=1)
 results = [evaluate(model, t, 0) for t in TASKS] + [evaluate(model, t, shots) for shots in (0, 2) for t in SUBJECTS]
 text = open(f"{data}/prose.txt").read()
-# With BOS added by the tokenizer the harness would score BOS behind BOS, too, which is no text.
+# If the tokenizer added BOS, the harness would also score BOS after BOS, which is not text.
 plain = HFLM(pretrained=folder, dtype="float32", device="cpu", batch_size=1, add_bos_token=False)
 rolling = plain.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, (text,), 0)])[0]
 short = HFLM(pretrained=folder, dtype="float32", device="cpu", batch_size=1, max_length=64, add_bos_token=False)

@@ -1,4 +1,4 @@
-"""Adapters of experts as PEFT has them (target_parameters): tests/golden/lora_experts. For each family an adapter with numbers everywhere, the loss of a batch, the gradients of the adapter under
+"""Make tests/golden/lora_experts: adapters of experts in PEFT's form (target_parameters). For each family an adapter without zeros, the loss of a batch, the gradients of the adapter under
 PEFT's names, in double, and the merged experts of the first layer.
 
 usage: make_expert_lora_goldens.py    (torch 2.15, transformers 5.24, peft 0.21.2)"""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write tests/golden/fp8.bin: every BF16 number as PyTorch casts it to 8-bit floats.
+"""Write tests/golden/fp8.bin: every BF16 number, cast to 8-bit floats by PyTorch.
 
 usage: make_fp8_goldens.py OUT
 

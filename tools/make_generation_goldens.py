@@ -1,4 +1,4 @@
-"""Make tests/golden/model/generation.json: what transformers' generate writes with tests/golden/model/llama3 under several generation_config.json.
+"""Make tests/golden/model/generation.json: the texts of transformers' generate for tests/golden/model/llama3 with several generation_config.json.
 
     python tools/make_generation_goldens.py          (transformers 5.23, torch 2.15; CPU)
 
@@ -44,7 +44,7 @@ def main():
         run([other, ranged[late]], far | {"eos_token_id": [other, ranged[late]]}),
         run(ranged[2], far | {"eos_token_id": [other, ranged[late]]}),  # generation_config.json takes precedence.
         run(2, far | {"eos_token_id": ranged[late], "do_sample": False, "temperature": 0.7}),
-        run([other, free[3]], None),  # No such file: config.json's list.
+        run([other, free[3]], None),  # There is no such file: the list of config.json is used.
         run(None, far | {"max_new_tokens": 7}),
     ]
     (ROOT / "generation.json").write_text(json.dumps(cases, indent=1) + "\n")

@@ -1,11 +1,11 @@
-"""Goldens of tasks that are answered with a text: what lm-evaluation-harness says of the same responses. Writes tests/golden/eval/generative/.
+"""Make tests/golden/eval/generative/: lm-evaluation-harness's verdicts on responses to tasks that are answered with a text.
 
     pip install lm_eval datasets langdetect immutabledict nltk requests tqdm      (0.4.13, NLTK 3.10.4)
     NLTK_DATA=... python tools/make_generative_goldens.py --gsm8k FOLDER --ifeval input_data.jsonl
 
 gsm8k: real solutions of models (openai/grade-school-math's example_model_solutions) and texts made to try the filters. ifeval: the prompts of the task,
-with responses that are put together at random from what its instructions ask for. Also what random.Random(1234).sample draws, and the sentences and capital words that NLTK counts in the
-responses. NLTK's parameters are not copied: tests with them are skipped where NLTK_DATA has none."""
+with responses that are composed at random of texts that its instructions ask for. Also the draws of random.Random(1234).sample, and the sentences and capital words that NLTK counts in the
+responses. NLTK's parameters are not copied: tests with them are skipped if NLTK_DATA does not have them."""
 import argparse
 import io
 import json
@@ -68,7 +68,7 @@ def prose(rnd, n):
 
 
 def piece(rnd, name, args):
-    """Something that the instruction asks for, or nearly."""
+    """A text that follows the instruction, or nearly does."""
     n = rnd.randrange(0, 8)
     some = {
         "detectable_format:number_bullet_lists": lambda: "\n".join(rnd.choice(["* ", "- ", " * ", "** ", "-", "*"]) + rnd.choice(WORDS) for _ in range(rnd.choice([args.get("num_bullets", 3), n]))),

@@ -4,7 +4,7 @@
     python tools/make_grpo_goldens.py          (trl 1.16, torch 2.15, transformers 5.24; CPU)
 
 The model is tests/golden/sft. TRL draws nothing: rollout_func gives it the answers of the file, so that both trainers learn from the same tokens.
-The reward is 1 where an answer ends with the ending token, less half of its length over the limit.
+The reward is 1 if an answer ends with the ending token (otherwise 0), minus half of its length divided by the limit.
 
 prompts: ids of the questions; draws: for each call of rollout_func the answers' ids, groups in the order of the questions; cases: the options that
 differ, in Lateen's names, and loss and gradient norm of each step.

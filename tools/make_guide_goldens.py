@@ -4,11 +4,11 @@
     python tools/make_guide_goldens.py          (transformers 5.24, torch 2.15; CPU)
 
 The model is tests/golden/model/llama3.
-    calm.safetensors, odd.safetensors   vectors direction.N; odd has the last layer alone, in BF16
+    calm.safetensors, odd.safetensors   vectors direction.N; odd has only the last layer, in BF16
     steer.json      tokens; cases of {vector, scale, logprobs}: the log-probability of each token but the first, with a hook that adds
                     scale * direction.N to the output of layer N
     ../reward, ../classify  models with score heads of 1 and 3 values over 512 ids (those of stories260K's tokenizer)
-    scores.json     per model rows of {ids, values, mean, last}: what the head says at the last token; embeddings of length 1
+    scores.json     per model rows of {ids, values, mean, last}: the values of the head at the last token; embeddings of length 1
     guidance.json   cases of {prompt, negative, scale, plausibility, tokens, logprobs}: greedy texts by classifier-free guidance, and the plain model's
                     log-probabilities of their tokens
     beam.json       cases of {prompt, width, length_penalty, early_stopping, max_tokens, eos, tokens, scores}: generate(num_beams=width,
@@ -101,7 +101,7 @@ def main():
     for i, (width, penalty, early, most, n_eos) in enumerate([(2, 1.0, False, 8, 1), (3, 1.0, False, 12, 1), (4, 0.0, False, 16, 2), (4, 2.0, "never", 16, 3), (5, -1.0, False, 12, 2),
                                                                (4, 1.0, True, 16, 4), (8, 1.0, False, 20, 8), (2, 0.5, "never", 24, 2)]):
         prompt = torch.randint(3, V, (5 + i,)).tolist()
-        # Endings that the search meets: the likeliest first tokens of its first texts.
+        # Endings that occur in the search: the most likely first tokens of its first texts.
         first = beam(model, prompt, width, penalty, early, most, [V - 1])
         met = [t for row in first["tokens"] for t in row[2:]]
         eos = sorted(set(met), key=lambda t: (-met.count(t), t))[:n_eos]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The checksum of the matrix product that `lateen health --tier 2` computes on every core and GPU: with whole numbers, by Python alone.
+"""Compute the checksum of the matrix product that `lateen health --tier 2` computes on every core and GPU, with Python's whole numbers.
 
     python3 tools/make_health_golden.py     prints the SHA-256 for src/platform/health/known.c
 
-Also tells the largest partial sum, which must stay below 2^24 for fp32 to hold every sum in any order."""
+It also prints the largest partial sum, which must stay below 2^24 for fp32 to hold every sum in any order."""
 import hashlib
 import struct
 

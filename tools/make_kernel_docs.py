@@ -2,7 +2,7 @@
 """Write docs/kernels.md and docs/img/ladder_*.svg from bench/results/kernels_*.json, which `lateen bench kernels --json` writes.
 
     tools/make_kernel_docs.py            (needs gnuplot for the figures)
-    tools/make_kernel_docs.py --check    name files that are out of date and change nothing; figures are checked only with the version of gnuplot that drew them
+    tools/make_kernel_docs.py --check    print the files that are out of date, and change nothing; figures are checked only with the version of gnuplot that drew them
 The header of a kernel file explains its rung; this script only makes the tables.
 """
 import filecmp
@@ -19,7 +19,7 @@ import tempfile
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FA3 = "attention_fa3_h100.json"
 PEER_IDEAS = {"cuBLASLt": "the best of its heuristic's first 8", "cuDNN": "through PyTorch's scaled_dot_product_attention"}
-LADDERS = (  # op, its title, whose kernels it is measured against, a page on its ideas
+LADDERS = (  # op, its title, the library that is compared, a page on its ideas
     ("sgemm", "SGEMM, FP32 on CUDA cores", "cuBLASLt", None),
     ("gemm", "bf16 GEMM on tensor cores", "cuBLASLt", "gemm"),
     ("attention", "attention", "cuDNN", "attention"),
@@ -63,7 +63,7 @@ def passes_table(by_shape):
 
 
 def products_table(by_shape):
-    """Products beside cuBLASLt's best."""
+    """Products, compared with cuBLASLt's best."""
     pairs = [(shape, next((r for r in group if r["name"] == "shipped"), None), next((r for r in group if r["peer"]), None)) for shape, group in by_shape.items()]
     pairs = [(shape, ours, peer) for shape, ours, peer in pairs if ours]
     if not pairs:
@@ -79,7 +79,7 @@ def products_table(by_shape):
 
 
 def thesis_table(results):
-    """The thesis's grid: greatest absolute and mean relative error and time by type."""
+    """The grid of the thesis: largest absolute error, mean relative error and time for each type."""
     points = {}
     for row in (row for r in results for row in r["rows"] if row["op"] == "thesis"):
         points.setdefault(row["shape"], {})[row["name"]] = row
@@ -121,7 +121,7 @@ plot $d using 0:2:xtic(1) with boxes lc rgb '#4070b0' notitle{peer_line}
 
 
 def intensity(row):
-    """Flop a byte that must cross memory at least, of products "M x N x K" and attention "bB sS hH dD"."""
+    """Flop per byte that must at least be transferred, for products "M x N x K" and attention "bB sS hH dD"."""
     sizes = re.findall(r"(\d+) x (\d+) x (\d+)", row["shape"])
     if sizes:
         m, n, k = (int(x) for x in sizes[0])
@@ -163,7 +163,7 @@ plot (copy(x) < 989 ? copy(x) : 989) lc rgb '#303030' lw 2 title 'copy bandwidth
 
 
 def source(result):
-    """Where the tables below it were measured."""
+    """A line that says where the tables below it were measured."""
     return [f"Measured on {result['when'][:10]}, {result['gpu']}, driver for CUDA {result['driver'] // 1000}.{result['driver'] % 1000 // 10}, copy bandwidth in the "
             f"same run {result['copy_gbps']:.0f} GB/s ([{result['file']}](../bench/results/{result['file']})).", ""]
 
@@ -174,7 +174,7 @@ def bytes_table(rows):
 
 
 def ladder(number, op, title, vendor, page, results, docs):
-    """A ladder's rungs, then its shipped kernel by shape."""
+    """The rungs of a ladder, then its shipped kernel by shape."""
     out = [f"## Ladder {number}: {title}", "", f"The header of each file in [src/kernels/cuda/{op}/ladder](../src/kernels/cuda/{op}/ladder) explains its rung."
            + (f" [A separate page](kernels/{page}.md) explains the top rung." if page else ""), ""]
     shipped = []
@@ -206,7 +206,7 @@ def bytes_section(title, results, wanted):
 
 
 def write(docs):
-    """The page and its figures into a folder."""
+    """Write the page and its figures into a folder."""
     os.makedirs(os.path.join(docs, "img"), exist_ok=True)
     out = ["# GPU kernels, measured", "",
            "A ladder is a sequence of kernels for one op, from a naive one to the one that ships; each rung adds one idea. `lateen bench kernels --ladder",
@@ -231,13 +231,13 @@ def write(docs):
 
 
 def drawn_by(path):
-    """Which gnuplot: figures of different versions differ in every line."""
+    """The version of gnuplot: figures of different versions differ in every line."""
     with open(path) as f:
         return re.findall("Produced by GNUPLOT .*", f.read())
 
 
 def stale(fresh, docs):
-    """Files of docs that are not as they are made now."""
+    """Files of docs that differ from what this script makes now."""
     names = ["kernels.md"]
     if shutil.which("gnuplot"):
         made = {os.path.basename(p) for p in glob.glob(os.path.join(fresh, "img", "*.svg"))}

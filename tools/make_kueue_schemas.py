@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The schemas of Kueue's objects that deploy/kubernetes uses, from its CustomResourceDefinitions, without descriptions and status: tests/golden/kubernetes/kueue.json.
+"""Make tests/golden/kubernetes/kueue.json: the schemas of Kueue's objects that deploy/kubernetes uses, from its CustomResourceDefinitions, without descriptions and status.
 
 usage: make_kueue_schemas.py FOLDER COMMIT > tests/golden/kubernetes/kueue.json
 FOLDER: config/components/crd/bases of a checkout of https://github.com/kubernetes-sigs/kueue (Apache License 2.0) at COMMIT. Needs PyYAML."""
@@ -12,7 +12,7 @@ folder, commit = sys.argv[1:]
 
 
 def bare(x):
-    """Without what people read; a property that has this name stays."""
+    """Remove descriptions; a property with the name "description" is kept."""
     if isinstance(x, list):
         return [bare(v) for v in x]
     if not isinstance(x, dict):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Make tests/golden/lora_config.json: PEFT's keys of adapter_config.json, and which modules several configurations give adapters.
+"""Make tests/golden/lora_config.json: PEFT's keys of adapter_config.json, and the modules that get adapters with several configurations.
 
     python tools/make_lora_config_goldens.py          (peft 0.21.2, transformers 5.24, torch 2.15; CPU)
 
-    defaults    what save_pretrained writes of a LoraConfig without options
+    defaults    the file that save_pretrained writes for a LoraConfig without options
     cases       options, and for each linear layer of tests/golden/sft that has an adapter [rank, alpha]
 """
 import json

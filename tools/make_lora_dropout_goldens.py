@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Make tests/golden/lora_dropout.safetensors: loss and gradients of PEFT's adapters with dropout, whose masks are fed to it.
+"""Make tests/golden/lora_dropout.safetensors: loss and gradients of PEFT's adapters with dropout, for which PEFT gets our masks.
 
     python tools/make_lora_dropout_goldens.py          (peft 0.21.2, transformers 5.24, torch 2.15; CPU)
 
-The model is tests/golden/sft with adapter-all-end. The masks are those of src/model/lora/lora_dropout.c, computed here anew: Philox 4x32-10 (Salmon et al.
+The model is tests/golden/sft with adapter-all-end. The masks are those of src/model/lora/lora_dropout.c, computed here independently: Philox 4x32-10 (Salmon et al.
 2011) over (seed, module, row of the run, position, column). Each lora_dropout of PEFT is replaced by the product with its mask, divided by 1 - p.
-    tokens      (3, 8); the last is the label of the one before it, so 7 labels a row
+    tokens      (3, 8); the last is the label of the one before it, so there are 7 labels in a row
     loss        sum over all labels
     others      gradients of the loss, by PEFT's names
 """

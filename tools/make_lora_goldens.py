@@ -5,9 +5,9 @@
 
 The model is tests/golden/model/llama3.
     red     rank 4 on q_proj and v_proj
-    green   rank 6, rsLoRA, on every linear layer; q_proj has rank 3 and an alpha of its own (rank_pattern, alpha_pattern)
-    blue    rank 2 on gate_proj and down_proj of layer 1 alone (layers_to_transform), in BF16
-    gold    rank 3, DoRA, on q_proj, o_proj, up_proj and down_proj, with magnitudes away from the lengths of the rows
+    green   rank 6, rsLoRA, on every linear layer; q_proj has rank 3 and a different alpha (rank_pattern, alpha_pattern)
+    blue    rank 2 on gate_proj and down_proj of layer 1 only (layers_to_transform), in BF16
+    gold    rank 3, DoRA, on q_proj, o_proj, up_proj and down_proj, with magnitudes that differ from the lengths of the rows
     lora.json   tokens; cases of {adapters, scales, logprobs}: the log-probability of each token but the first, with the adapters that are named, each
                 times its scale; without one, those of the base
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make tests/golden/model/lora_whole/: PEFT folders that hold weights of the model whole beside their adapters, and the merged weights, by PEFT in float32.
+"""Make tests/golden/model/lora_whole/: PEFT folders that have weights of the model whole beside their adapters, and the merged weights, by PEFT in float32.
 
     python tools/make_lora_whole_goldens.py          (peft 0.21.2, transformers 5.24, torch 2.15; CPU)
 
@@ -8,7 +8,7 @@
     gpt2    modules_to_save: ln_f; bias = all; matrices are kept as (in, out)
     uneven  modules_to_save: the MLP of layer 1, which takes its linear layers from those with adapters, and the first norms; DoRA; ranks and alphas that differ
     tied    modules_to_save: embed_tokens, which is the output head of the base, too (qwen2): it cannot be merged into one matrix
-Each has merged.safetensors, but for tied."""
+Each has merged.safetensors, except tied."""
 import json
 import pathlib
 

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 transformers.logging.set_verbosity_error()
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "tests/golden/model"
 B, T, V, STEPS = 2, 24, 64, 10
-# pad_token_id None: torch.nn.Embedding gives the row of padding_idx no gradient, which no other part of the model knows of.
+# pad_token_id None: otherwise torch.nn.Embedding gives the row of padding_idx no gradient.
 LR, BETAS, EPS, DECAY = 1e-3, (0.9, 0.95), 1e-8, 0.1
 SIZES = dict(pad_token_id=None, vocab_size=V, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=64, attn_implementation="eager")
@@ -155,12 +155,12 @@ CASES = {  # name: (config class, its arguments, documents)
                           router_aux_loss_coef=0.02, router_z_loss_coef=0.01), False),
 }
 LATER = ["mistral", "phi3", "yarn", "olmo2", "smollm3", "granite", "qwen3_moe", "phi4", "gpt_oss", "qwen3_moe_dense"]
-ORDER = sorted(k for k in CASES if k not in LATER) + LATER  # Seeds of the first ones stay.
+ORDER = sorted(k for k in CASES if k not in LATER) + LATER  # The seeds of the first cases do not change.
 BY_LAYER_TYPE = ("gemma2", "gemma3", "gpt_oss")  # Their models take a mask for each type of layer.
 
 
 def fill(model, named, seed):
-    """Weights with room to matter: unit-gain matrices, gains about 1, visible biases; rounded to bfloat16."""
+    """Set weights that all have an effect: unit-gain matrices, gains about 1, visible biases; rounded to bfloat16."""
     g = torch.Generator().manual_seed(seed)
     for name, p in sorted(named, key=lambda kv: kv[0]):
         z = torch.randn(p.shape, generator=g, dtype=torch.float64)
@@ -170,7 +170,7 @@ def fill(model, named, seed):
             z = z * (0.5 if "embed" in name or "wte" in name or "wpe" in name else p.shape[-1] ** -0.5)
         elif name.endswith("bias"):
             z = 0.1 * z
-        else:  # A norm's gain; Gemma keeps gain - 1.
+        else:  # The gain of a norm; Gemma stores gain - 1.
             z = 0.2 * z + (0 if getattr(model.config, "model_type", "").startswith("gemma") else 1) if hasattr(model, "config") else 1 + 0.2 * z
         p.data = z.to(torch.bfloat16).double()
 
@@ -197,7 +197,7 @@ def mask_of(start, window):
 
 
 def aux_losses(routers, top_k):
-    """Our definition (tensor/ops.h): sums over layers of E sum_e f_e P_e and mean lse^2."""
+    """The auxiliary losses by our definition (tensor/ops.h): sums over layers of E sum_e f_e P_e and of mean lse^2."""
     balance = z = torch.zeros((), dtype=torch.float64)
     for logits in routers:
         probs = logits.double().softmax(-1)
@@ -235,7 +235,7 @@ def make(case):
         if klass is None:
             return model(tokens, positions, full, capacity)
         mask = full if case not in BY_LAYER_TYPE else {"full_attention": full, "sliding_attention": mask_of(start, config.sliding_window)}
-        seen.clear()  # transformers' own aux loss can not read a 4-D mask: take the routers' logits by hooks.
+        seen.clear()  # transformers' own aux loss cannot use a 4-D mask, so the routers' logits are read by hooks.
         return model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False).logits, list(seen)
 
     def losses(logits):
@@ -288,7 +288,7 @@ def make(case):
 
 
 def make_mxfp4():
-    """gpt_oss_mxfp4: a file whose experts are 4-bit blocks as OpenAI's, decoded by transformers; tokens and logits."""
+    """gpt_oss_mxfp4: a file whose experts are 4-bit blocks like OpenAI's, decoded by transformers; tokens and logits."""
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
     folder = ROOT / "gpt_oss_mxfp4"

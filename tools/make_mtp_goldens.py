@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/draft_mtp and draft_mtp3: tiny models in the form of Xiaomi's MiMo, Qwen2 layers and one layer of multi-token prediction, or three, which are trained for them; the logits at
-each step of a draft, and what drafts of a greedy text accept.
+"""Write tests/golden/draft_mtp and draft_mtp3: tiny models in the form of Xiaomi's MiMo, with Qwen2 layers and one layer of multi-token prediction, or three, which are trained for them; the logits at
+each step of a draft, and the numbers of accepted draft tokens for a greedy text.
 
 usage: make_mtp_goldens.py    (from the repository's root; needs numpy and autograd)
 
-Written out from what is published: the layers of Qwen2 as in transformers (whose goldens hold Lateen's Qwen2 already: tests/golden/models), and the layer of multi-token prediction as in the class
-MiMoMTPLayers of MiMo's modeling_mimo.py: the normed hidden state and the normed embedding side by side, in this order, into input_proj, a Qwen2 layer, final_layernorm. What the layer reads is as
-in Xiaomi's vLLM (mimo_mtp.py): the output of the model's final norm, and behind the first draft token its own output. Of several layers, layer k (from 0) is DeepSeek-V3's module k + 1 (equations 21
+The code follows published sources: the layers of Qwen2 are as in transformers (with whose goldens Lateen's Qwen2 is tested: tests/golden/model), and the layer of multi-token prediction as in the class
+MiMoMTPLayers of MiMo's modeling_mimo.py: the normalised hidden state and the normalised embedding, concatenated in this order, go through input_proj, a Qwen2 layer and final_layernorm. The inputs of the layer are as
+in Xiaomi's vLLM (mimo_mtp.py): the output of the model's final norm and, after the first draft token, its own output. With several layers, layer k (from 0) is DeepSeek-V3's module k + 1 (equations 21
 to 23 of arXiv:2412.19437): its row p has the output of layer k - 1 in row p, the model's for k = 0, and token p + k + 1; its logits are those of token p + k + 2. Draft token k is made by layer k, and
-those behind the last layer's by that layer from its own output. All rows of all layers are computed anew for each draft token. Weights are rounded to BF16 and used in F64. The model's folder has two
+those after the last layer's by that layer from its own output. All rows of all layers are computed again for each draft token. Weights are rounded to BF16 and used in F64. The model's folder has two
 shards, the second with these layers. expected.safetensors is as in tests/golden/draft_head (make_draft_head_goldens.py)."""
 import json
 import math
@@ -28,7 +28,7 @@ random = np.random.RandomState()
 
 
 def bits(x):
-    """BF16 of each number, to the nearest, ties to even, as uint16."""
+    """Each number rounded to BF16, ties to even, as uint16."""
     u = np.asarray(x, dtype="<f4").view("<u4").astype(np.uint64)
     return ((u + 0x7FFF + ((u >> 16) & 1)) >> 16).astype("<u2")
 
@@ -42,7 +42,7 @@ def normal(*shape, scale):
 
 
 def save(path, tensors):
-    """A safetensors file of (name, type, array); BF16 from numbers."""
+    """Write a safetensors file of (name, type, array); numbers are converted to BF16."""
     header, parts, at = {"__metadata__": {"format": "pt"}}, [], 0
     for name, kind, x in tensors:
         data = (bits(x) if kind == "BF16" else np.asarray(x, dtype={"F32": "<f4", "I32": "<i4"}[kind])).tobytes()
@@ -100,7 +100,7 @@ def logits_of(m, states):
 
 
 def run_mtp(w, m, tokens, hidden):
-    """Rows of the layer: token[p + 1] and the hidden state of p give its output at p. (.., n), (.., n, WIDTH)"""
+    """Run rows of the layer: token[p + 1] and the hidden state of p give its output at p. (.., n), (.., n, WIDTH)"""
     embedded = rmsnorm(m["model.embed_tokens.weight"][tokens], w["token_layernorm.weight"])
     both = np.concatenate([rmsnorm(hidden, w["hidden_layernorm.weight"]), embedded], -1)
     return rmsnorm(qwen2_layer(w, both @ w["input_proj.weight"].T), w["final_layernorm.weight"])
@@ -140,7 +140,7 @@ def sample(m, n):
 
 
 def train(m, layers, texts):
-    """Layer k learns the model's distributions of the tokens k + 2 places behind its rows; the last one also what is behind them, from its own last output. Adam."""
+    """Train layer k on the model's distributions of the tokens k + 2 positions after its rows, and the last layer also on later ones, from its own last output, by Adam."""
     states = final_states(m, texts)
     goal = softmax(logits_of(m, states))
     w = {(k, name): t for k, layer in enumerate(layers) for name, t in layer.items()}
@@ -153,7 +153,7 @@ def train(m, layers, texts):
 
     def loss(w):
         total, last = 0, states
-        for k in range(n + 1):  # Another time the last layer.
+        for k in range(n + 1):  # The last layer runs once more.
             last = run_mtp({name: t for (layer, name), t in w.items() if layer == min(k, n - 1)}, m, texts[:, k + 1 :], last[:, :-1])
             total = total + cross(goal[:, k + 1 :], last) * (1 if k < n else 0.5)
         return total
@@ -172,14 +172,14 @@ def train(m, layers, texts):
 
 
 def draft(layers, m, text, states, steps):
-    """Logits and tokens of `steps` draft tokens behind text, whose last token has no hidden state."""
+    """Logits and tokens of `steps` draft tokens after text, whose last token has no hidden state."""
     tokens, n, logits, drafts, more = list(text), len(text) - 1, [], [], []
     for step in range(steps):
         last = states[:n]
         for k in range(min(step + 1, len(layers))):
             reads = last if k < len(layers) - 1 else np.concatenate([last] + more)
             last = run_mtp(layers[k], m, np.array(tokens[k + 1 : k + 1 + len(reads)]), reads)
-        more += [last[-1:]] if step + 1 >= len(layers) else []  # The last layer goes on with its own output.
+        more += [last[-1:]] if step + 1 >= len(layers) else []  # The last layer continues with its own output.
         logits.append(logits_of(m, last[-1]))
         drafts.append(int(logits[-1].argmax()))
         tokens.append(drafts[-1])
@@ -187,7 +187,7 @@ def draft(layers, m, text, states, steps):
 
 
 def write_with_drafts(m, layers, prompt):
-    """The greedy text, TEXT tokens, and what its drafts accept."""
+    """The greedy text, TEXT tokens, and the numbers of accepted draft tokens."""
     text, accepted_at, drafted = list(prompt), [0] * MOST, 0
     text.append(int(logits_of(m, final_states(m, np.array(text)))[-1].argmax()))
     while len(text) - len(prompt) < TEXT:
@@ -204,7 +204,7 @@ def write_with_drafts(m, layers, prompt):
 
 
 def save_model(out, m, layers):
-    """Two shards and their index; config.json with the keys that MiMo's has."""
+    """Write two shards and their index, and config.json with the keys of MiMo's."""
     folder = out / "target"
     folder.mkdir(parents=True, exist_ok=True)
     base = [(name, "BF16", t) for name, t in m.items() if name != "layers"]

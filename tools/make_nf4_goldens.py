@@ -1,4 +1,4 @@
-"""Write tests/golden/nf4.bin and nf4_double.bin: numbers, and what bitsandbytes makes of them in NF4 on a CPU.
+"""Write tests/golden/nf4.bin and nf4_double.bin: numbers, and their NF4 encoding by bitsandbytes on a CPU.
 
     python3 tools/make_nf4_goldens.py          (packages bitsandbytes, torch)
 

@@ -4,8 +4,8 @@
     python tools/make_objective_goldens.py          (transformers 5.23, torch 2.15; CPU)
 
 The models and batches are those of tests/golden/model/<case> (make_model_goldens.py). A case is a folder:
-    golden.safetensors      weights (B, T); logprobs (B, T), 0 where the label is ignored; reference (B, T): the log-probabilities that DPO
-                            compares with; weighted_loss, dpo_loss (1)
+    golden.safetensors      weights (B, T); logprobs (B, T), 0 where the label is ignored; reference (B, T): the log-probabilities of
+                            DPO's reference; weighted_loss, dpo_loss (1)
     weighted/, dpo/         a model whose weights are the gradients: of sum(weights * cross-entropy); of DPO's loss (Rafailov et al. 2023,
                             arXiv:2305.18290, equation 7; beta 0.3, row 0 chosen, row 1 rejected)
 and of llama3 with a score head (AutoModelForSequenceClassification, one label, pad_token_id PAD):

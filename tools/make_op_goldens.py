@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Values of every op from PyTorch and Hugging Face transformers in float64, for `optest --golden`.
+"""Compute values of every op with PyTorch and Hugging Face transformers in float64, for `optest --golden`.
 
     build/optest --describe-golden | python3 tools/make_op_goldens.py tests/golden/ops
 
 Reads the golden cases and their inputs, computes results and gradients (autograd) with code that is not Lateen's, and writes one JSON
-file an op. Where a library computes in float32 inside, its formula is evaluated here in float64 and compared with the library's own
+file for each op. If a library computes in float32 inside, its formula is evaluated here in float64 and compared with the library's own
 result. Needs torch and transformers; made with torch 2.15, transformers 5.23.
 """
 import json
@@ -32,7 +32,7 @@ torch.set_default_dtype(torch.float64)
 
 
 def f32(x):
-    """A float constant as the C side holds it."""
+    """A constant as a C float."""
     return float(np.float32(x))
 
 
@@ -226,7 +226,7 @@ def xent(p, x):
 
 
 def distill(p, x):
-    """The generalised Jensen-Shannon divergence by torch's kl_div, over all words or over the teacher's and what is left."""
+    """The generalised Jensen-Shannon divergence by torch's kl_div, over the whole vocabulary, or over the teacher's tokens and the rest."""
     logits, beta = leaf(x["logits"]), p["beta"]
     temperature = p["scale"] or 1.0
 
@@ -306,7 +306,7 @@ def route(p, logits):
     counts = torch.bincount(experts.reshape(-1), minlength=n_experts)
     balance = n_experts * (counts / (n_rows * p["K"]) * probs.mean(0)).sum()
     theirs = modeling_mixtral.load_balancing_loss_func((logits,), n_experts, p["K"])
-    near(balance * p["K"], theirs, 1e-5)  # transformers counts a row's K choices each as a whole row.
+    near(balance * p["K"], theirs, 1e-5)  # transformers counts each of a row's K choices as a whole row.
     z = modeling_switch_transformers.router_z_loss_func(logits[None])
     return probs, weights, experts, torch.stack([balance, z])
 

@@ -29,7 +29,7 @@ def count(x):
 
 
 def pair(rows, shape):
-    """Ours and the peer's TFLOP/s, and the ratio, of one shape."""
+    """Our TFLOP/s, the peer's, and their ratio, for one shape."""
     ours = next(r for r in rows if r["shape"] == shape and not r["peer"])
     peer = next(r for r in rows if r["shape"] == shape and r["peer"])
     return ours["tflops"], peer["tflops"], ours["of_peer"]
@@ -50,7 +50,7 @@ def training():
 
 
 def tuning():
-    """Rows that were measured in turn with the peer have a ratio."""
+    """Rows that were measured alternately with the peer have a ratio."""
     shapes = [("all weights, Llama-1B shape, 4 rows of 4,096", "full_llama1b"), ("LoRA of rank 16, Llama-1B shape, 4 rows of 4,096", "lora_llama1b"),
               ("the same, `model.recompute: selective`", "lora_llama1b_selective"),
               ("LoRA of rank 16, Llama-8B shape, 2 rows of 4,096", "lora_llama8b_none"), ("the same, `model.recompute: full`", "lora_llama8b_full")]
@@ -150,7 +150,7 @@ def main():
         sys.exit(f"docs/performance.md has the tables {sorted(seen)}, not {sorted(TABLES)}")
     if "--check" in sys.argv:
         if new != page:
-            sys.exit("docs/performance.md is not what bench/results makes it: run tools/make_performance.py")
+            sys.exit("docs/performance.md does not match bench/results: run tools/make_performance.py")
         return
     with open(PAGE, "w", encoding="utf-8") as f:
         f.write(new)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write recipes/clusters/runs.yaml: how Megatron-Bridge's published benchmarks were run, release by release.
 
-Its performance page prints parallel degrees and batch, but not what else decides the time: CUDA graphs, which modules are recomputed, how tokens
+Its performance page prints parallel degrees and batch, but not the other settings that determine the time: CUDA graphs, which modules are recomputed, how tokens
 reach their experts, and whether that overlaps. The recipes behind the page are in its repository, and each release has a tag.
 
     tools/make_plan_runs.py path/to/clone/of/NVIDIA-NeMo/Megatron-Bridge > recipes/clusters/runs.yaml
@@ -31,7 +31,7 @@ def git(*words):
 
 
 def facts(run):
-    """The words of one run; `run` holds the fields' values by the names that the dataclass gives them."""
+    """The facts of one run; `run` has the values of the dataclass's fields, by their names."""
     scope = run.get("cuda_graph_scope") or []
     scope = [scope] if isinstance(scope, str) else scope
     impl = run.get("cuda_graph_impl") or "none"
@@ -68,7 +68,7 @@ def key_of(name):
 
 
 def tables(tag, files):
-    """Runs of a release that holds dataclasses: (name, fields)."""
+    """The runs of a release with dataclasses: (name, fields)."""
     utils = "\n".join(git("show", f"{tag}:{f}") for f in files if re.search(r"performance/utils/(utils|helpers)\.py$", f))
     source = re.search(r"@dataclass\nclass WorkloadBaseConfig.*?(?=\n(?:def |@|class )[^\n]|\Z)", utils, re.S).group(0)
     module = types.ModuleType("utils.utils")
@@ -84,7 +84,7 @@ def tables(tag, files):
 
 
 def matrices(tag, files):
-    """Runs of the first release: YAML, without graphs' scopes; expert traffic went through NCCL's all-to-all, or DeepEP on H100."""
+    """The runs of the first release, from YAML, without the scopes of graphs; expert traffic went through NCCL's all-to-all, or DeepEP on H100."""
     import yaml
     for f in files:
         m = re.search(r"performance/configs/[^/]+/(.+)_llm_pretrain\.yaml$", f)

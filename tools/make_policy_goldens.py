@@ -3,8 +3,8 @@
 
     python tools/make_policy_goldens.py          (trl 1.16, torch 2.15; CPU)
 
-The statements of GRPOTrainer._compute_loss between the log-probabilities and the reduction are run as they are, and those of
-_generate_and_score_completions that make the weights against a sampler's mismatch.
+The statements of GRPOTrainer._compute_loss between the log-probabilities and the reduction are run unchanged, and so are those of
+_generate_and_score_completions that compute the weights for a mismatch with the sampler.
 
 A case: name, ratio, surrogate, reduction, low, high, dual, cap, max_tokens, kl, kl_ratio, correction, weight_low, weight_high, completions and tokens
 of the step, number of completions, loss; then for each completion: n, advantage, whether it has old; n logp, old, ref, sampler, gradients.

@@ -7,11 +7,11 @@ The model, tokenizer and template are those of tests/golden/sft (make_sft_golden
     labels.jsonl    single completions with a label
     reward/         the model with a score head (AutoModelForSequenceClassification, one label), where reward runs start
     reward-end/     score.safetensors: the head after the last step of `reward`
-    reward-adapter/ where the run reward-lora starts, as PEFT saves it: adapters and head
-    truth.json      of each run its options, and loss, gradient norm and TRL's metrics of every step
+    reward-adapter/ the start of the run reward-lora, saved by PEFT: adapters and head
+    truth.json      for each run its options, and loss, gradient norm and TRL's metrics of every step
 
-A run takes STEPS steps of BATCH examples in the order of the file. Everything is in double precision, but for what TRL computes in float.
-ORPO's first term is the mean over the chosen completion, as in the paper; TRL's own covers the prompt too, and is replaced here."""
+A run takes STEPS steps of BATCH examples in the order of the file. Everything is in double precision, except for what TRL computes in float.
+ORPO's first term is the mean over the chosen completion, as in the paper; TRL's own includes the prompt, and is replaced here."""
 import json
 import os
 import random

@@ -6,13 +6,13 @@
 The model, tokenizer and template are those of tests/golden/sft (make_sft_goldens.py). The folder holds
     steps.jsonl     completions in steps, each with a label
     model/          the model with a head of two labels (AutoModelForTokenClassification), where runs start
-    adapter/        where the run prm-lora starts, as PEFT saves it: adapters, and the head with its bias
+    adapter/        the start of the run prm-lora, saved by PEFT: adapters, and the head with its bias
     end/            head.safetensors: the head after the last step of the run `prm`
-    truth.json      of each run its options, and loss and gradient norm of every step; of each line the ids and what the head says at the ends of its
+    truth.json      for each run its options, and loss and gradient norm of every step; for each line the ids and the values of the head at the ends of its
                     steps, log softmax of both labels: "says" of the model, also after the run `prm`; "alone": without the prompt; "chat": the prompt
                     as a message
 
-A run takes STEPS steps of BATCH examples in the order of the file. Everything is in double precision; TRL tells losses in float."""
+A run takes STEPS steps of BATCH examples in the order of the file. Everything is in double precision; TRL reports losses in float."""
 import json
 import os
 import random
@@ -64,7 +64,7 @@ RUNS = [
 
 
 def says(model, tok, rows, chat=False):
-    """What the head says at the ends of steps. chat: the prompt is a message of the user, behind which the template opens an answer."""
+    """The values of the head at the ends of steps. chat: the prompt is a message of the user, after which the template opens an answer."""
     told = []
     for row in rows:
         got = PRMTrainer.tokenize_row(row, tok, "\n", max_length=None, max_completion_length=None, train_on_last_step_only=False, is_eval=True)

@@ -1,13 +1,13 @@
-"""Write tests/golden/prm_head: a process reward model whose head has two layers, as Qwen2.5-Math-PRM's, for tests/e2e/serve_steps.py.
+"""Write tests/golden/prm_head: a process reward model whose head has two layers, like that of Qwen2.5-Math-PRM, for tests/e2e/serve_steps.py.
 
     python3 tools/make_prm_head_goldens.py tests/golden/prm_head      (transformers 5.24, torch 2.15; CPU)
 
 The trunk is transformers' Qwen2Model with random weights; the head is that of modeling_qwen2_rm.py, which comes with Qwen/Qwen2.5-Math-PRM-7B:
-Sequential(Linear(C, C), ReLU(), Linear(C, 2)), read at <extra_0> behind each step. The tokenizer and its template are those of tests/golden/sft, with
+Sequential(Linear(C, C), ReLU(), Linear(C, 2)), read at <extra_0> after each step. The tokenizer and its template are those of tests/golden/sft, with
 <extra_0> in the place of <|tool|>. The folder holds
     model/          config.json and bf16 weights
-    truth.json      of each row its prompt and steps, and the softmax of both values at the ends of its steps, in double precision: "alone", without the
-                    prompt; "chat", behind the prompt as a message"""
+    truth.json      for each row its prompt and steps, and the softmax of both values at the ends of its steps, in double precision: "alone", without the
+                    prompt; "chat", after the prompt as a message"""
 import json
 import os
 import random

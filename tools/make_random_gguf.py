@@ -1,4 +1,4 @@
-"""Write a GGUF of random blocks in the shape of a Llama, to time quantised weights without a download. It has no tokenizer, so it is for `lateen bench engine`.
+"""Write a GGUF of random blocks in the shape of a Llama, to time quantised weights without a download. It has no tokenizer, so it can only be used with `lateen bench engine`.
 
     python tools/make_random_gguf.py OUT Q8_0|Q4_0|Q4_K|Q6_K [LAYERS WIDTH HEADS KV_HEADS FFN VOCAB]      (numpy; default: Llama-1B, heads of 64)
 """
@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 HEAD = 64
-BLOCKS = 1 << 18  # Different ones; then they repeat.
+BLOCKS = 1 << 18  # Number of different blocks, which are then repeated.
 TYPES = {  # ggml's number, elements and bytes of a block, places of its f16 scales, their value: weights of about 0.02
     "Q4_0": (2, 32, 18, (0,), 0.004),
     "Q8_0": (8, 32, 34, (0,), 0.0003),

@@ -2,8 +2,8 @@
 
     python3 tools/make_reward_goldens.py tests/golden/rl/scores.json       (transformers 5.24, torch 2.15; CPU)
 
-The reward model is tests/golden/preference/reward, tokenizer and template those of tests/golden/sft. A line of the list has the messages, an answer, and the
-score of both as apply_chat_template renders them, in double precision."""
+The reward model is tests/golden/preference/reward, tokenizer and template those of tests/golden/sft. An element of the list has the messages, an answer, and the
+score of both, rendered by apply_chat_template, in double precision."""
 import json
 import random
 import sys

@@ -3,11 +3,11 @@
     python tools/make_rope_goldens.py [case ...]          (transformers 5.23, torch 2.15; CPU)
 
 A case is a folder:
-    config.json            as transformers writes it; config_old.json: the same model in the keys of transformers 4, where a case has it
+    config.json            as transformers writes it; config_old.json: the same model in the keys of transformers 4, if the case has it
     model.safetensors      weights exact in bfloat16
-    golden.safetensors     tokens (T); whole_<n> (n, V): logits of the first n tokens in one call of a model that has run nothing else;
+    golden.safetensors     tokens (T); whole_<n> (n, V): logits of the first n tokens in one call of a fresh model;
                            grown (T, V): generate from a prompt of PROMPT tokens, made to choose those of `tokens`; rows before PROMPT - 1 and the last are 0
-                           freq_<n> (P): inverse frequencies of a text of n tokens; factor: what cosines and sines are multiplied by
+                           freq_<n> (P): inverse frequencies of a text of n tokens; factor: the multiplier of cosines and sines
 The original context is 16 tokens, and the lengths are below, at and above it.
 """
 import json
@@ -110,7 +110,7 @@ def make(case):
         assert torch.equal(out.sequences, tokens)
         grown = torch.cat([torch.zeros(PROMPT - 1, V), torch.cat(out.logits).float(), torch.zeros(1, V)])
         golden["grown"] = grown
-        if old_keys is not None:  # Both spellings are one model there too.
+        if old_keys is not None:  # In transformers, too, both spellings are the same model.
             new = json.loads((folder / "config.json").read_text())
             kept = {k: v for k, v in new.items() if k not in ("rope_parameters", "original_max_position_embeddings", "partial_rotary_factor")}
             (folder / "config_old.json").write_text(json.dumps(kept | old_keys, indent=2, sort_keys=True) + "\n")

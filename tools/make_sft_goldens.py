@@ -5,9 +5,9 @@
 The folder is a small Llama with a tokenizer and a chat template that has {% generation %} tags, and:
     chat.jsonl      conversations in the shapes that Lateen reads
     truth.json      ids and masks of each by apply_chat_template; loss and gradient norm of every step of a full fine-tuning, and of LoRA
-                    runs; all in double precision. A step sees every conversation once, and each conversation is computed by itself, so a
-                    packing that leaks from one to the next has another loss.
-    adapter-*/      where the LoRA runs start, as PEFT saves it; adapter-*-end/ where they end; merged.safetensors,
+                    runs; all in double precision. A step sees every conversation once, and each conversation is computed separately, so a
+                    packing in which one affects the next gives another loss.
+    adapter-*/      the starts of the LoRA runs, saved by PEFT; adapter-*-end/ their ends; merged.safetensors,
                     merged-dora.safetensors: merge_and_unload of the first and of DoRA"""
 import json
 import os
@@ -32,7 +32,7 @@ TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type":
 
 
 def rows():
-    """(the line of the file, the messages that it means, tools)."""
+    """(the line of the file, its messages, tools)."""
     u, a, s = (lambda t: {"role": "user", "content": t}), (lambda t: {"role": "assistant", "content": t}), (lambda t: {"role": "system", "content": t})
     def plain(*m, **more):
         return {"messages": list(m), **more}, list(m), more.get("tools")
@@ -69,7 +69,7 @@ def make_tokenizer(texts):
 
 
 def encode(tok, messages, tools):
-    """ids and mask; answers of weight 0 are taken out of the mask by the difference of what precedes them."""
+    """ids and mask; answers of weight 0 are removed from the mask by the difference of prefixes."""
     got = tok.apply_chat_template(messages, tools=tools, return_dict=True, return_assistant_tokens_mask=True)
     ids, mask = list(got["input_ids"]), list(got["assistant_masks"])
     for i, m in enumerate(messages):
@@ -112,7 +112,7 @@ def base():
 
 
 def store(folder):
-    """An adapter in F32, which is what both start from."""
+    """An adapter in F32, with which both start."""
     path = f"{folder}/adapter_model.safetensors"
     save_file({k: v.float().contiguous() for k, v in load_file(path).items()}, path, metadata={"format": "pt"})
     for name in os.listdir(folder):
@@ -127,7 +127,7 @@ def lora(data, name, **how):
     torch.manual_seed(1)
     model = get_peft_model(base(), LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, base_model_name_or_path="tests/golden/sft", **how))
     start, end = f"{out}/adapter-{name}", f"{out}/adapter-{name}-end"
-    for n, p in model.named_parameters():  # F32 values, so that the file holds the very start.
+    for n, p in model.named_parameters():  # F32 values, so that the file has exactly the start.
         if p.requires_grad:
             p.data = p.data.float().double()
     model.save_pretrained(start)
@@ -141,7 +141,7 @@ def lora(data, name, **how):
 
 
 def top(data, name, tied):
-    """Adapters of the embedding, the output head and q_proj. The folder keeps PEFT's copies of the first two where the head has a matrix of its own."""
+    """Adapters of the embedding, the output head and q_proj. The folder has PEFT's copies of the first two if the head is not tied."""
     torch.manual_seed(1)
     model = base()
     if tied:  # The file has two matrices, which transformers would not tie.

@@ -1,11 +1,11 @@
-"""Make tests/golden/serve/shift.json: what follows a prompt when the context is shifted, by transformers.
+"""Make tests/golden/serve/shift.json: continuations of prompts with context shift, by transformers.
 
     build/lateen convert tests/golden/stories260k/stories260K.bin FOLDER --dtype fp32
     python tools/make_shift_goldens.py FOLDER          (transformers 5.x, torch; CPU, float64)
 
-The model is stories260K with a context of 64 tokens. Each token is the most likely one after the tokens that are left, computed anew. When 64 tokens
-are there, llama-server's rule drops some (tools/server/server-context.cpp): with n_past = 63, n_keep at most 60, half of n_past - n_keep behind the
-first n_keep, or n_discard. A prompt that does not fit loses blocks of half of the context less n_keep behind these, as few as possible.
+The model is stories260K with a context of 64 tokens. Each token is the most likely one after the remaining tokens, which are all computed again. When there are 64
+tokens, llama-server's rule drops some (tools/server/server-context.cpp): with n_past = 63, n_keep at most 60, half of n_past - n_keep after the
+first n_keep, or n_discard. A prompt that does not fit loses blocks of half of (context - n_keep) after these, as few as possible.
 Only cases whose best two logits differ by over 1e-3 at each token are kept, so that float32 chooses the same.
 """
 import json

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Golden signatures (AWS Signature Version 4) for tests/unit/platform/test_sigv4.c, as JSON lines.
+"""Make golden signatures (AWS Signature Version 4) for tests/unit/platform/test_sigv4.c, as JSON lines.
 
     pip install botocore; pip download --no-deps --no-binary :all: botocore, unpacked to SDIST
     tools/make_sigv4_goldens.py SDIST/tests/unit/auth/aws4_testsuite tests/golden/platform
 
 sigv4_suite.jsonl     AWS's published test suite (Apache-2.0), each test's request, canonical request, text to sign and Authorization header
-sigv4_botocore.jsonl  what botocore's signer for S3 makes of keys and queries that are easily signed wrongly
+sigv4_botocore.jsonl  the results of botocore's signer for S3 for keys and queries that are easily signed wrongly
 """
 import datetime
 import json
@@ -42,7 +42,7 @@ ENDPOINTS = [("https://examplebucket.s3.eu-central-2.amazonaws.com", "", "eu-cen
 
 
 def sign(method, endpoint, path, query, region, token, body):
-    """botocore is given the URL as it is sent; ours gets key and query as they are meant."""
+    """botocore gets the encoded URL; our signer gets the key and query before encoding."""
     from urllib.parse import quote
     encoded = quote(path, safe="/~")
     text = "&".join(f"{quote(n, safe='~')}={quote(v, safe='~')}" for n, v in query)

@@ -20,14 +20,14 @@ JQUERY = "/usr/share/javascript/jquery/jquery.min.js"
 
 
 def place(path):
-    """Where a file of the repository lies in the site."""
+    """The path of a repository's file in the site."""
     if path == "README.md":
         return "project.md"
     return path[len("docs/"):] if path.startswith("docs/") else path
 
 
 def resolve(page, target):
-    """The file of the repository that a link of a page leads to; None if that is no file."""
+    """The repository's file to which a link of a page leads; None if that is not a file."""
     file = posixpath.normpath(posixpath.join(posixpath.dirname(page), urllib.parse.unquote(target)))
     if os.path.isdir(file):
         file = posixpath.join(file, "README.md")
@@ -35,7 +35,7 @@ def resolve(page, target):
 
 
 def rewrite(page, line, masked, wanted):
-    """A line with its links as the site has them; the files they lead to are added to `wanted`."""
+    """A line with its links rewritten for the site; the files to which they lead are added to `wanted`."""
     out, end = [], 0
     for m in check_links.LINK.finditer(masked):
         parts = urllib.parse.urlsplit(m[1])
@@ -43,7 +43,7 @@ def rewrite(page, line, masked, wanted):
             continue
         file = resolve(page, parts.path)
         start, stop = m.span(1)
-        if file is None:  # A folder without a page of its own: its name stays.
+        if file is None:  # A folder without a page: its name is kept as text.
             text = line[m.start():m.end()]
             out += [line[end:m.start()], text[text.index("[") + 1:text.rindex("](")]]
             end = m.end()
@@ -79,7 +79,7 @@ def main():
         to = os.path.join(root, place(file))
         os.makedirs(os.path.dirname(to), exist_ok=True)
         shutil.copyfile(file, to)
-    # Debian 12's theme asks for a jQuery by a name under which Debian does not ship it.
+    # Debian 12's theme requests jQuery under a name that Debian's package does not have.
     if os.path.isfile(JQUERY):
         shutil.copyfile(JQUERY, os.path.join(root, "js", "jquery-3.6.0.min.js"))
 

@@ -2,7 +2,7 @@
 
     python tools/make_smollm2_golden.py path/to/SmolLM2-135M-Instruct.Q4_1.gguf          (transformers 5.23, gguf, accelerate; CPU, float64)
 
-transformers dequantises the file with the gguf package and brings q and k into its own order. Kept: ids of three prompts, and at every
+transformers dequantises the file with the gguf package and brings q and k into its own order. The file has the ids of three prompts, and at every
 position log-sum-exp, every 97th logit and the best token; and the greedy continuation of each prompt.
 """
 import pathlib

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An event file as TensorBoard's own classes write it: tests/golden/train/tensorboard.events, by which tests/e2e/telemetry.py checks its reader.
+"""Make tests/golden/train/tensorboard.events: an event file written by TensorBoard's own classes, with which tests/e2e/telemetry.py checks its reader.
 
     pip install tensorboard; python3 tools/make_tensorboard_golden.py [FOLDER]
 

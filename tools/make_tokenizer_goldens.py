@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write tests/golden/tokenizer/: hostile.jsonl (texts) and ids.tsv (CRC-32 of the ids by the library that owns the format).
+"""Write tests/golden/tokenizer/: hostile.jsonl (texts) and ids.tsv (CRC-32 of the ids of the library that defines the format).
 
 One line of ids.tsv: tokenizer file under ../shared/data, corpus, 1 if special tokens are on, number of ids, CRC-32. The CRC runs over
 each text's ids as little-endian 32-bit words, followed by 0xFFFFFFFF. Texts are read as UTF-8 with U+FFFD for ill-formed bytes.
@@ -101,7 +101,7 @@ def main():
         for name, special, encode in encoders(folder):
             for corpus, docs in corpora.items():
                 if corpus != "hostile" and special:
-                    continue  # These texts hold no special token.
+                    continue  # These texts contain no special token.
                 count, value = crc(encode(d) for d in docs)
                 f.write(f"{name}\t{corpus}\t{int(special)}\t{count}\t{value:08x}\n")
                 f.flush()

@@ -3,8 +3,8 @@
     python3 tools/make_train_goldens.py tests/golden/train           (packages torch, transformers, numpy)
 
 train.json has whole runs of the small models of tests/golden/model on tokens.bin, in double precision, with the learning rate, batch, loss and gradient
-norm of every step. They use torch.optim.AdamW or the optimiser's paper, torch.optim.lr_scheduler, and torch.nn.utils.clip_grad_norm_ over several
-micro-batches. rates.tsv has schedules alone, one a line."""
+norm of every step. They use torch.optim.AdamW or an implementation of the optimiser's paper, torch.optim.lr_scheduler, and torch.nn.utils.clip_grad_norm_ over several
+micro-batches. rates.tsv has only schedules, one per line."""
 import array
 import json
 import math
@@ -31,7 +31,7 @@ def write_shard(path, tokens):
 
 
 def make_tokens(seed, n):
-    """A chain that a small model can learn something of."""
+    """A Markov chain of which a small model can learn something."""
     rng, at, tokens = random.Random(seed), 1, []
     for _ in range(n):
         at = (3 * at + rng.choice((1, 1, 1, 2, 7, 19))) % VOCAB
@@ -93,7 +93,7 @@ RATES += [dict(kind="wsd", steps=n, warmup=w, warmup_from=f, min=m, cooldown=c, 
           for s in ("1-sqrt", "linear", "cosine") for n, w, f, m, c in ((12, 2, 0.0, 0.0, 4), (10, 0, 0.0, 0.1, 1), (8, 3, 0.5, 0.2, 5), (6, 0, 0.0, 0.1, 0), (7, 0, 0.0, 0.0, 7))]
 
 
-# ---- Optimisers that PyTorch has not, by their papers ----
+# ---- Optimisers that PyTorch does not have, by their papers ----
 
 class Papers(torch.optim.Optimizer):
     def __init__(self, groups, kind, c):
@@ -137,7 +137,7 @@ class Papers(torch.optim.Optimizer):
                 self.muon(group["params"], lr / c["lr"] * c["muon_lr"], decay)
 
     def muon(self, params, rate, decay):
-        """Jordan 2024, each of transformers' matrices by itself: queries, keys, values, gate and up too."""
+        """Jordan 2024, for each of transformers' matrices separately, also queries, keys, values, gate and up."""
         c = self.c
         for p in params:
             m = self.state[p].setdefault("m", torch.zeros_like(p))

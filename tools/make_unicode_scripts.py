@@ -2,7 +2,7 @@
 """Write src/data/tokenizer/unicode_scripts.c: the script of each code point according to the UnicodeScripts pre-tokenizer.
 
 The source is the `tokenizers` package, not the Unicode database, because the package implements an old release and joins kana with
-Han. Two characters have the same script if the package does not cut between them; a character that it never cuts off belongs to any.
+Han. Two characters have the same script if the package does not cut between them; a character that it never cuts off belongs to every script.
 
     python3 tools/make_unicode_scripts.py > src/data/tokenizer/unicode_scripts.c
 """
@@ -17,7 +17,7 @@ def cut(a, b):
 
 
 def classes():
-    """Runs (first code point, class); class 0 is any."""
+    """Runs (first code point, class); class 0 is every script."""
     heads = []  # A representative of each class, from 1.
     runs, last = [], None
     for c in (c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF):
@@ -40,7 +40,7 @@ def main():
     runs = classes()
     print(f"/* Written by tools/make_unicode_scripts.py; tokenizers {tokenizers.__version__}. */")
     print('#include "data/tokenizer/unicode_tables.h"\n')
-    print("/* First code point << 8 | class; class 0 goes with every script. */")
+    print("/* First code point << 8 | class; class 0 belongs to every script. */")
     print(f"const uint32_t lt_unicode_script_runs[{len(runs)}] = {{")
     values = [f"0x{c << 8 | k:X}," for c, k in runs]
     for i in range(0, len(values), 9):

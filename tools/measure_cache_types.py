@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measure what types of keys and values cost in accuracy: the table of docs/serve.md, Memory.
+"""Measure the loss of accuracy with each type of keys and values, for the table of docs/serve.md, Memory.
 
     tools/measure_cache_types.py [--model MODEL] [--device cuda] [--tokens N] TEXT...
 
 Each text is read by `lateen serve --cache-dtype TYPE` as a prompt, whose log-probabilities give the
 perplexity, and is continued greedily from its middle. The server is deterministic and computes in
-fp32, so differences to the first type, fp32, are those of the cache alone. (Products with weights
-as stored round activations to 8 bits, which makes noise of any small difference.) A type is NAME or
+fp32, so differences to the first type, fp32, are only those of the cache. (Products with weights
+as stored round activations to 8 bits, which turns any small difference into noise.) A type is NAME or
 KEYS/VALUES; a GPU takes one for both (--types).
 """
 import argparse
@@ -93,8 +93,8 @@ def main():
     p.add_argument("text", nargs="+")
     args = p.parse_args()
     first = None
-    print("| keys / values | perplexity | change of the loss, nats a token | mean difference of a "
-          f"token's loss | of {NEW} greedy tokens, the same before the first other one |")
+    print("| keys / values | perplexity | change of the loss, nats per token | mean difference of a "
+          f"token's loss | of {NEW} greedy tokens, how many agree before the first difference |")
     print("| --- | --- | --- | --- | --- |")
     for kind in args.types.split(","):
         got = measure(args, kind)

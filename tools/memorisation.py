@@ -1,7 +1,7 @@
-"""How much of its training text does a model recite?  memorisation.py NAME=MODEL:SHARD,SHARD... [--windows 256] [--prefix 64] [--length 128]
+"""Measure how much of its training text a model recites.  memorisation.py NAME=MODEL:SHARD,SHARD... [--windows 256] [--prefix 64] [--length 128]
 
-MODEL is a Hugging Face folder, SHARD a Megatron pair of uint16 tokens (SHARD.bin, SHARD.idx). At evenly spaced places of the shard the model gets
-`prefix` tokens and continues greedily; what counts is how many tokens it repeats before the first wrong one.
+MODEL is a Hugging Face folder, SHARD a Megatron pair of uint16 tokens (SHARD.bin, SHARD.idx). At evenly spaced positions of the shard the model gets
+`prefix` tokens and continues greedily; the result is the number of tokens that it repeats before the first wrong one.
 Prints one line of JSON for each model and shard: mean and quantiles of that length, and the share of windows recited to the end."""
 import argparse
 import json

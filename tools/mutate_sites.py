@@ -1,4 +1,4 @@
-"""Find the places where a C file can be changed by one fault of the kind that an engineer makes; for tools/mutate.
+"""Find the places where a C file can be changed by one fault of a kind that programmers make; for tools/mutate.
 
 This relies on clang-format's layout: a binary operator stands between spaces, a unary one touches its operand, and blocks always have braces. A
 site is one replacement of text in executable code or in a table at file scope. Comments, strings, preprocessor lines, types, assertions and the
@@ -13,7 +13,7 @@ TOKEN = re.compile(r"""
   | (?P<id>[A-Za-z_]\w*)
   | (?P<op>->|\+\+|--|<<=|>>=|<=|>=|==|!=|&&|\|\||<<|>>|[-+*/%&|^]=|\.\.\.|.)""", re.X | re.S | re.M)
 
-# What is drawn first is the kind of fault, then one of its sites; otherwise constants would be most of all.
+# The kind of fault is drawn first, and then one of its sites; otherwise most faults would be in constants.
 WEIGHTS = {"relational": 15, "arithmetic": 10, "logical": 6, "not": 4, "constant": 13, "unit": 3, "drop": 13, "reset": 7, "unchecked": 10,
            "condition": 5, "order": 4, "minmax": 3, "result": 4, "sign": 4, "arguments": 4, "table": 4}
 QUIET = re.compile(r"LT_ASSERT\w*|LT_FAIL(_DONE)?|lt_log(_\w+)?|lt_error_set|lt_progress\w*|static_assert|_Static_assert|print_message|lt_assert_fail|_Alignas|_Alignof|omp_\w+")
@@ -33,7 +33,7 @@ class Site:
 
 
 class Source:
-    """One file's tokens and where each stands: inside a function, in a table, or in what cannot be changed."""
+    """The tokens of a file and the context of each: inside a function, in a table, or in code that cannot be changed."""
 
     def __init__(self, text):
         self.text = text
@@ -57,7 +57,7 @@ class Source:
         return pairs
 
     def _where(self):
-        """'f' in a function's body, 't' in a table at file scope, '' elsewhere; quiet calls' arguments are ''."""
+        """'f' in a function's body, 't' in a table at file scope, '' elsewhere and in the arguments of messages and assertions."""
         where = [""] * len(self.tok)
         i = 0
         while i < len(self.tok):
@@ -152,7 +152,7 @@ def numbers(s):
         if s.where[i] == "f" and t.rstrip("uUlLfF") in UNITS:
             yield s.site("unit", i, i, UNITS[t.rstrip("uUlLfF")] + re.sub(r"^[\d.e+-]*", "", t).replace("u", ""))
         if s.t(i - 1) == "[" and s.t(i + 1) == "]" and re.match(r"\s*(;|,|=|\[|\))", s.text[s.end(i + 1):]) and declares(s, i):
-            continue  # An array's size.
+            continue  # The size of an array.
         for up in (True, False):
             new = other_number(t, up)
             if new is not None and new != t:
@@ -213,7 +213,7 @@ def statement_sites(s):
 
 
 def assigns(s, first, last):
-    """An assignment or a step, and no declaration."""
+    """Whether it is an assignment or an increment, and not a declaration."""
     if s.tok[first][0] == "id" and (s.tok[first + 1][0] == "id" or s.t(first) in ("const", "static", "return", "goto", "case", "default", "else", "do")):
         return False
     if s.t(first + 1) == "*" and s.text[s.at(first + 1) - 1] == " " and not s.text[s.end(first + 1)].isspace():
@@ -240,7 +240,7 @@ def condition_sites(s):
 
 
 def argument_sites(s):
-    """Two neighbouring arguments that are plain names, exchanged."""
+    """Two adjacent arguments that are plain names, exchanged."""
     for i in range(1, len(s.tok) - 4):
         if s.where[i] == "f" and s.t(i) == "," and s.tok[i - 1][0] == "id" and s.tok[i + 1][0] == "id" and s.t(i - 2) in ("(", ",") and s.t(i + 2) in (")", ","):
             if s.t(i - 1) != s.t(i + 1) and not TYPES.match(s.t(i - 1)) and not TYPES.match(s.t(i + 1)):

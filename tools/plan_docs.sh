@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Run every "$ lateen ..." in a code block of docs/plan, and put its output below it.
+# Run every "$ lateen ..." in a code block of docs/plan, and write its output below it.
 #   tools/plan_docs.sh           rewrite the pages
-#   tools/plan_docs.sh --check   only name the pages that would change (exit 1)
+#   tools/plan_docs.sh --check   only list the pages that would change (exit 1)
 set -eu
 cd "$(dirname "$0")/.."
 status=0

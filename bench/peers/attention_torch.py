@@ -28,7 +28,7 @@ def events(replay, n):
 
 
 def prepare(way, b, t, h, d, causal):
-    """A graph of RUNS runs, and what it reads."""
+    """A graph of RUNS runs, and its inputs."""
     q, k, v, g = (torch.randn(b, h, t, d, device="cuda", dtype=torch.bfloat16, requires_grad=i < 3) for i in range(4))
 
     def forward():
@@ -49,7 +49,7 @@ def prepare(way, b, t, h, d, causal):
     return graph, (q, k, v, g, out)
 
 
-torch.cuda.set_device(int(os.environ.get("LATEEN_CUDA_DEVICE") or 0))  # the GPU that it is measured beside
+torch.cuda.set_device(int(os.environ.get("LATEEN_CUDA_DEVICE") or 0))  # The GPU of the program with which it is compared.
 held, line_held = None, None
 torch.randn(8, device="cuda")
 print("ready", flush=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""llama-bench's two tests through llama-cpp-python, for machines without the llama-bench program: the same options and JSON fields.
+"""Run llama-bench's two tests through llama-cpp-python, for machines without the llama-bench program, with the same options and JSON fields.
 
 usage: llama_bench.py -m MODEL [-p 512] [-n 128] [-t THREADS] [-r 1] [-b BATCH]
   pp is one prompt of P tokens, decoded in batches of 512. tg is N tokens one by one, from an empty cache. Both are warmed up first, and the

@@ -1,9 +1,9 @@
-"""PyTorch's tensor and context parallelism on the GPUs of one host: torch.compile, bf16 by autocast, AdamW on fp32 weights, gradients clipped to 1.
+"""Time PyTorch's tensor and context parallelism on the GPUs of one host: torch.compile, bf16 by autocast, AdamW on fp32 weights, gradients clipped to 1.
 
 usage: torchrun --nproc-per-node=N parallel_torch.py tp|tp-async|cp SHAPE BATCH SEQ [STEPS]
 
 SHAPE is llama1b or llama8b. tp: rows between the layers are sharded over the sequence (SequenceParallel), the vocabulary over the ranks (loss_parallel). tp-async: the same, and the compiler divides products into pieces
-that run beside the transfers of symmetric memory (_micro_pipeline_tp). cp: context_parallel, which runs scaled_dot_product_attention as ring attention with load balance; the weights are replicated, their gradients
+that run in parallel with the transfers of symmetric memory (_micro_pipeline_tp). cp: context_parallel, which runs scaled_dot_product_attention as ring attention with load balance; the weights are replicated, their gradients
 averaged. Prints the mean of STEPS steps (12) after 5.
 """
 import os
@@ -53,7 +53,7 @@ class Attention(nn.Module):
     def forward(self, x, cos, sin):
         q, k, v = (f(x).unflatten(-1, (-1, head)).transpose(1, 2) for f in (self.q, self.k, self.v))
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        if what == "cp":  # Ring attention has no grouped heads.
+        if what == "cp":  # Ring attention does not support grouped heads.
             k, v = (x.repeat_interleave(heads // kv_heads, 1) for x in (k, v))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
         return self.out(y.transpose(1, 2).flatten(2))
@@ -179,5 +179,5 @@ if device == "cuda":
 t = (time.perf_counter() - begin) / steps
 if rank == 0:
     peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0
-    print(f"{what} {shape} n{n} {n_params / 1e6:.0f}M {batch} x {seq}: {t * 1e3:.1f} ms, {batch * seq / t / n:,.0f} tok/s a GPU, peak {peak:.1f} GiB, loss {float(loss):.4f}, torch {torch.__version__}", flush=True)
+    print(f"{what} {shape} n{n} {n_params / 1e6:.0f}M {batch} x {seq}: {t * 1e3:.1f} ms, {batch * seq / t / n:,.0f} tok/s per GPU, peak {peak:.1f} GiB, loss {float(loss):.4f}, torch {torch.__version__}", flush=True)
 dist.destroy_process_group()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""PyTorch's matrix products for the shapes of a GPT-2 124M step (B4 T256), for comparison with `optest --bench --op matmul`.
+"""Time PyTorch's matrix products for the shapes of a GPT-2 124M step (B4 T256), for comparison with `optest --bench --op matmul`.
 
-GFLOP/s by CPU time of one thread, best of n. On a shared machine the ratio of two programs that run in turns is still meaningful.
+GFLOP/s by CPU time of one thread, best of n. On a shared machine the ratio of two programs that run alternately is still meaningful.
     python bench/peers/torch_matmul.py [n]"""
 import sys
 import time

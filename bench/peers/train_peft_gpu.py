@@ -1,4 +1,4 @@
-"""The peer of `lateen bench train --device cuda --lora RANK`: the same step as users of transformers and PEFT take it on one GPU: bf16 weights, SDPA,
+"""The peer of `lateen bench train --device cuda --lora RANK`: the same step as in usual scripts with transformers and PEFT on one GPU: bf16 weights, SDPA,
 LoRA beside all linear layers (or, with rank 0, the whole model), fused AdamW, gradient clipping, torch.compile or not.
 
 Usage: train_peft_gpu.py SHAPE BATCH SEQ RANK [MODE [CHECKPOINTING]]   SHAPE  llama-1b | llama-8b   MODE  compile | eager   CHECKPOINTING  none | full

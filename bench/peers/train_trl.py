@@ -1,4 +1,4 @@
-"""The peer of bench/post_training.py: TRL's DPOTrainer or GRPOTrainer as its users start it on one device: all weights, bf16 on a GPU, SDPA, fused
+"""The peer of bench/post_training.py: TRL's DPOTrainer or GRPOTrainer as usually started on one device: all weights, bf16 on a GPU, SDPA, fused
 AdamW, no gradient checkpointing.
 
 Usage: train_trl.py SETTINGS, the JSON object that bench/post_training.py writes. Its last line is a JSON object: seconds of each step, versions, memory."""
@@ -17,7 +17,7 @@ ends = []
 
 
 class Clock(transformers.TrainerCallback):
-    """A step lasts from the end of the one before it, so that reading data and drawing answers count."""
+    """A step begins at the end of the previous one, so that reading data and drawing answers count."""
 
     def now(self, *_, **__):
         if gpu:

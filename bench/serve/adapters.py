@@ -1,9 +1,9 @@
-"""What adapters cost a server while it decodes.
+"""Measure the cost of adapters for a server that decodes.
 
     python bench/serve/adapters.py LATEEN [LATEEN ...] [--rank 16] [--modules all|attention] [--counts 0,1,8,64] [--rounds 3] [--small] [--device cuda]
 
 For each program a server with 64 adapters on a model of Llama-1B's shape, both with random numbers, answers 512 requests from 64 clients, whose prompts of 64 tokens and answers of 128 name the base,
-one adapter, eight in turn or 64 in turn. The programs' rounds are in turn. The last lines have the medians: tokens/s, the share of the base's, and the time for each further token."""
+one adapter, eight in turn or 64 in turn. The rounds of the programs alternate. The last lines have the medians: tokens/s, that as a share of the base's, and the time for each further token."""
 import argparse
 import json
 import os
@@ -80,9 +80,9 @@ def make(folder, o):
 
 
 def serve(program, folder, model, o):
-    """A server, and where it answers."""
+    """A server and its address."""
     log = folder / "server.log"
-    # Each adapter has numbers of its own in memory, whatever the files are.
+    # Each adapter has its own copy in memory, even if the files are the same.
     given = [x for i in range(ADAPTERS) for x in ("--lora", f"a{i}={folder}/a{i}")]
     with open(log, "w", encoding="utf-8") as f:
         server = subprocess.Popen([program, "serve", str(model), "--alias", "base", "--port", "0", "--device", o.device, "--dtype", "bf16" if o.device == "cuda" else "fp32", *given], stdout=f, stderr=subprocess.STDOUT)
@@ -115,7 +115,7 @@ def main():
     p.add_argument("--modules", choices=MODULES, default="all")
     p.add_argument("--counts", default="0,1,8,64")
     p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--small", action="store_true", help="a tiny model and 16 requests: to try this script")
+    p.add_argument("--small", action="store_true", help="a tiny model and 16 requests, to try this script")
     p.add_argument("--device", default="cuda")
     o = p.parse_args()
     counts = [int(x) for x in o.counts.split(",")]
@@ -126,7 +126,7 @@ def main():
         try:
             for program in o.programs:
                 servers.append((program, *serve(program, folder, model, o)))
-            for turn in range(o.rounds + 1):  # The first warms up.
+            for turn in range(o.rounds + 1):  # The first round warms up.
                 for program, _, url in servers:
                     for count in counts:
                         one = ask(program, url, count, 16 if o.small else 512)

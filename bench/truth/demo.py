@@ -13,7 +13,7 @@ def quiet(*command):
 
 
 def prepare(lateen, folder, entries):
-    """A tokenizer of so many entries and a shard in folder; the shard's prefix."""
+    """Make a tokenizer of this many entries and a shard in `folder`; return the shard's prefix."""
     text, tokenizer, shard = os.path.join(HERE, "data/demo/train.jsonl.zst"), os.path.join(folder, "tokenizer.json"), os.path.join(folder, "train")
     quiet(lateen, "tokenizer", "train", text, "--vocab-size", str(entries), "--special", "<|endoftext|>", "--out", tokenizer)
     quiet(lateen, "tokenize", text, "--tokenizer", tokenizer, "--append-eod", "--out", shard)

@@ -7,7 +7,7 @@
                                                    curves of the CPU with other instructions (LATEEN_ISA=avx2), which show the effect of another
                                                    order of summation
 
-The text is data/demo (public domain), and the tokenizer is trained from it at the start. Both are the same wherever this runs, and the file holds
+The text is data/demo (public domain), and the tokenizer is trained from it at the start. Both are the same on every machine, and the file has
 their checksum. Initial weights depend only on the seed. The CPU's curves are stored in bench/results/truth_families_cpu.json."""
 import argparse
 import concurrent.futures
@@ -31,9 +31,9 @@ RECIPE = {"seed": 1, "model.vocab": 1024, "model.layers": 4, "model.width": 128,
           "optim.lr": 1e-3, "lr.warmup": 20, "lr.schedule": "constant", "log.every": 1, "export": "false", "checkpoint.keep_last": 1}
 EVERY = 10
 EARLY, LATE = 20, 200  # Steps from the beginning, and from the end.
-# What may lie between the CPU's curve and the GPU's, in nats. Both start from the same weights, so at first they differ by rounding alone. From then on a
-# difference doubles every few steps (QK-norm and routing make it fast, GPT-2 slow) until two runs are two runs: the CPU and itself with AVX2 for AVX-512
-# come to 0.08 on one step of 512 tokens and to 0.012 in the mean of the last 200 (bench/results/truth_families_cpu_avx2.json). The bounds allow about twice that.
+# The largest allowed differences between the CPU's curve and the GPU's, in nats. Both start from the same weights, so at first they differ only by rounding. From then on a
+# difference doubles every few steps (faster with QK-norm and routing, slower for GPT-2) until the runs are independent: two runs of the CPU, with AVX2 and AVX-512,
+# differ by up to 0.08 in one step of 512 tokens and by 0.012 in the mean of the last 200 (bench/results/truth_families_cpu_avx2.json). The bounds allow about twice that.
 #              any step up to 20   any step   mean of the last 200 steps
 BOUNDS = {"fp32": (1e-4, 0.15, 0.03),
           "bf16": (5e-3, 0.15, 0.03)}
@@ -89,7 +89,7 @@ def run(a):
 
 
 def write(out, path):
-    """A run a line."""
+    """JSON with one run per line."""
     text = json.dumps(out).replace('"runs": ', '\n"runs": ').replace(', "bf16": {', ',\n  "bf16": {').replace("}}, ", "}},\n")
     with open(path, "w") as f:
         f.write(text + "\n")
@@ -101,7 +101,7 @@ def tail(r):
 
 
 def shared(x, y):
-    """Both up to where the shorter one ends: the learning rate is constant, so a short run is the beginning of a long one."""
+    """Both curves, up to the end of the shorter one: the learning rate is constant, so a short run is the beginning of a long one."""
     n = min(len(x["steps"]), len(y["steps"]))
     return tuple({**r, "steps": r["steps"][:n], "loss": r["loss"][:n]} for r in (x, y))
 
@@ -143,7 +143,7 @@ def compare(a):
 
 
 def draw(cpu, gpu, noise, path):
-    """A column a family: loss above, |GPU - CPU| below, and in grey what another order of summation does."""
+    """One column for each family: loss above, |GPU - CPU| below, and in grey the effect of another order of summation."""
     if shutil.which("gnuplot") is None:
         print(f"{path} is not drawn: no gnuplot here")
         return
@@ -190,7 +190,7 @@ def main():
     p.add_argument("--families", default=",".join(FAMILIES))
     p.add_argument("--dtypes", default=",".join(DTYPES))
     p.add_argument("--steps", type=int, default=1000)
-    p.add_argument("--jobs", type=int, default=1, help="runs side by side")
+    p.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     p.add_argument("--threads", type=int, default=0)
     p.set_defaults(do=run)
     p = verbs.add_parser("compare")

@@ -5,8 +5,8 @@
   fp8.py compare FILE [--svg FILE]                                print differences, check a bound (exit 1 beyond it), draw a figure if gnuplot is installed
 
 The model is a Llama of 88M parameters (12 layers of 768) on data/demo (4,096 entries, two novels held out), with AdamW and a cosine schedule. Another seed in BF16
-(other weights, another order of the same data) shows how large a difference must be to mean anything. The bound: the loss of held-out text may lie as far above BF16's
-as the widest gap between seeds, and 1 % more."""
+(other weights, another order of the same data) shows how large a difference must be to mean anything. The bound: the loss of held-out text may exceed BF16's
+by the largest difference between seeds, plus 1 %."""
 import argparse
 import json
 import os

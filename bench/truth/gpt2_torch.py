@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""GPT-2 124M in Lateen and in PyTorch: the same initial weights, the same batches, 200 steps of 8 rows of 1,024 tokens. The losses must agree within bf16's noise.
+"""Compare GPT-2 124M in Lateen and in PyTorch: the same initial weights, the same batches, 200 steps of 8 rows of 1,024 tokens. The losses must agree within bf16's noise.
 
   gpt2_torch.py run --out FILE [--device cuda|cpu] [--steps 200 ...]     needs torch, transformers and lateen
   gpt2_torch.py compare FILE [--svg FILE]                                print differences, check bounds (exit 1 beyond one), draw a figure if gnuplot is installed
 
-transformers draws the weights and writes them as a Hugging Face folder, from which both sides start. PyTorch trains them as its users do: bf16 autocast over
+transformers draws the weights and writes them as a Hugging Face folder, from which both sides start. PyTorch trains them in the usual way: bf16 autocast over
 fp32 weights, SDPA, fused AdamW, clipping at 1. Text and tokenizer are data/demo's (3,072 entries; the model keeps its 50,304), rows follow one another.
 
 PyTorch itself shows how large bf16's noise is, by three further runs: with TF32's products (10 bits of mantissa instead of 7) and everything else in fp32; with all weights
@@ -24,9 +24,9 @@ import time
 from demo import HERE, prepare
 
 LR, WARMUP, LR_MIN, BETA1, BETA2, EPS, DECAY, CLIP = 6e-4, 20, 0.1, 0.9, 0.95, 1e-8, 0.1, 1.0
-WINDOW = 20  # Steps of a mean.
-# In nats. fp32: any step. bf16: how far ours may lie from each of PyTorch's ways is measured in the same run, by how far those ways lie from one another: NOISE
-# times the largest of these differences (and NOISE_STEP, NOISE_MEAN, where PyTorch's ways happen to agree).
+WINDOW = 20  # Number of steps in a mean.
+# Bounds in nats. fp32: for any step. bf16: the allowed difference to each of PyTorch's runs is measured in the same comparison: NOISE times the largest difference
+# between PyTorch's own runs (at least NOISE_STEP and NOISE_MEAN, in case these happen to agree).
 BOUND_FP32, NOISE, NOISE_STEP, NOISE_MEAN = 2e-4, 1.5, 2e-3, 1e-3
 
 
@@ -53,7 +53,7 @@ def draw_weights(a, folder):
 
 
 def ours(a, shard, init, dtype, micro, steps):
-    """Losses of our run, its seconds without start."""
+    """The losses of our run, and its seconds without the start."""
     out = os.path.join(os.path.dirname(init), f"ours-{dtype}-{micro}")
     options = {"out": out, "steps": a.steps, "model.init": init, "model.dtype": dtype, "device": a.device, "data.train": shard, "data.seq": a.seq,
                "data.shuffle": "none", "data.packing": "stream", "data.mask_documents": "false", "data.reset_positions": "false", "data.mask_eod": "false",
@@ -76,7 +76,7 @@ def ours(a, shard, init, dtype, micro, steps):
 
 
 def stop_after(process, metrics, steps):
-    """End a run that is to take fewer steps than its schedule has; its checkpoint is not wanted."""
+    """End a run that takes fewer steps than its schedule has; its checkpoint is not needed."""
     while process.poll() is None:
         n = sum('"kind":"train"' in line for line in open(metrics)) if os.path.exists(metrics) else 0
         if n > steps:
@@ -194,7 +194,7 @@ def compare(a):
 
 
 def draw(data, runs, path):
-    """Left the two curves, right their difference beside the noise of either side."""
+    """The two curves on the left; on the right, their difference and the noise of either side."""
     if shutil.which("gnuplot") is None:
         print(f"{path} is not drawn: no gnuplot here")
         return

@@ -1,7 +1,7 @@
 /* Written by tools/make_unicode_scripts.py; tokenizers 0.23.3. */
 #include "data/tokenizer/unicode_tables.h"
 
-/* First code point << 8 | class; class 0 goes with every script. */
+/* First code point << 8 | class; class 0 belongs to every script. */
 const uint32_t lt_unicode_script_runs[1489] = {
     0x1,       0x2000,    0x2101,    0x4102,    0x5B01,    0x6102,    0x7B01,    0xAA02,
     0xAB01,    0xBA02,    0xBB01,    0xC002,    0xD701,    0xD802,    0xF701,    0xF802,
