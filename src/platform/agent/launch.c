@@ -33,9 +33,8 @@
 typedef struct {
     bool runs;
     lt_recovery_phase next;
-    /* Latest time at which the fault can have happened; end of the last phase. */
-    double fault_s, mark_s;
-    int64_t step; /* The step to reach again; -1: unknown. */
+    double fault_s, mark_s; /* Latest time at which the fault can have begun; last phase's end. */
+    int64_t step;           /* The step to reach again; -1: unknown. */
 } recovery;
 
 typedef struct {
@@ -52,10 +51,9 @@ typedef struct {
     lt_controller control;
     lt_events events;
     recovery recovery;
-    int asked, own_status; /* The last stop signal; the status of the first rank that failed. */
-    double int_s;          /* When the first SIGINT came; 0: none did. */
-    /* The ranks were killed; they were told to save, since a node is back. */
-    bool killed, growing;
+    int asked, own_status;  /* The last stop signal; the status of the first rank that failed. */
+    double int_s;           /* When the first SIGINT came; 0: none did. */
+    bool killed, growing;   /* The ranks were killed; were told to save, since a node is back. */
     double begun_s, look_s; /* When the attempt began; when its ranks were last checked. */
     uint64_t progress;      /* Progress of all ranks together; the number never decreases. */
 } launcher;
@@ -190,8 +188,7 @@ static void place_ranks(launcher *l) {
     l->ranks.n = n;
     for (int r = 0; r < n; r++) {
         if (l->ranks.all[r].runs && node_of(l, r) != before[r]) {
-            /* The rank waits on a node to which it no longer belongs. */
-            lt_process_end(&l->ranks, r);
+            lt_process_end(&l->ranks, r); /* It waits on a node to which it no longer belongs. */
         }
         if (l->hosts.n > 0 && l->nodes.n > 0) {
             lt_hosts_place(&l->hosts, r, node_of(l, r));
@@ -284,8 +281,7 @@ static void tell_phase(launcher *l, double now_s) {
     r->next++;
 }
 
-/* Write the event of the attempt's fault, with the rank's last lines, some of which have arrived
- * since. */
+/* Write the event of the attempt's fault, with the lines that the rank has written up to now. */
 static void tell_fault(launcher *l) {
     const lt_fault *f = &l->control.fault;
     const lt_process *p = f->rank >= 0 ? &l->ranks.all[f->rank] : NULL;
@@ -328,8 +324,7 @@ static void look_at_stragglers(launcher *l) {
     }
 }
 
-/* Find ranks whose state or gradients were found to be wrong, by other ranks or by repeating a
- * step. */
+/* Note ranks whose state or gradients others, or a repeated step, have found to be wrong. */
 static void look_at_suspects(launcher *l) {
     for (int r = 0; r < l->ranks.n; r++) {
         lt_process *p = &l->ranks.all[r];
@@ -366,8 +361,7 @@ static void time_recovery(launcher *l, const lt_fault *f, double happened_s, dou
 static void on_fault(launcher *l, const lt_fault *f, double happened_s) {
     const double now_s = lt_clock_s();
     const bool first = l->control.fault.kind == LT_FAULT_NONE;
-    /* The action is TELL: the caller has told them. */
-    (void)lt_controller_fault(&l->control, f, now_s);
+    (void)lt_controller_fault(&l->control, f, now_s); /* It says TELL, which the caller did. */
     if (first) {
         time_recovery(l, f, happened_s, now_s);
     }
@@ -431,8 +425,7 @@ static void reap(launcher *l) {
     }
 }
 
-/* Find ranks that have left their world: they have failed because of another one, as with
- * LT_RANK_LOST. */
+/* Find ranks that have left their world: another's failure is the cause, as for LT_RANK_LOST. */
 static void look_at_leavers(launcher *l) {
     for (int r = 0; r < l->ranks.n; r++) {
         lt_process *p = &l->ranks.all[r];
@@ -576,8 +569,7 @@ static int status_of(const launcher *l) {
     const char *verb = l->ranks.argv[0] != NULL ? l->ranks.argv[1] : NULL;
     if (l->own_status == 0 && verb != NULL && strcmp(verb, "train") == 0 &&
         lt_processes_ended_by(&l->ranks, l->asked)) {
-        /* Training had not yet installed its handler, so there was nothing to save. */
-        return LT_RANK_STOPPED;
+        return LT_RANK_STOPPED; /* Training had no handler yet, so it had nothing to save. */
     }
     if (l->control.fault.kind != LT_FAULT_NONE && l->control.fault.kind != LT_FAULT_TOLD) {
         return l->own_status != 0 ? l->own_status : LT_RANK_LOST;
@@ -636,8 +628,7 @@ static lt_action on_empty(launcher *l, lt_event event) {
     return action;
 }
 
-/* If a node is back while the run has fewer ranks, all ranks save and end, and the next attempt
- * has more ranks. */
+/* If a node is back while ranks are missing, all save and end, and the next attempt has more. */
 static void look_at_growth(launcher *l) {
     if (!l->o->shrink || l->growing || l->asked != 0 || l->ranks.n == l->o->n_ranks ||
         l->control.state != LT_CONTROL_RUNNING ||
@@ -728,8 +719,7 @@ static lt_err open_launcher(launcher *l, const char *path, char *const *argv) {
         (void)sigaddset(&set, numbers[i]);
     }
     if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler == SIG_IGN) {
-        /* Under nohup; a signalfd would receive it nevertheless. */
-        (void)sigdelset(&set, SIGHUP);
+        (void)sigdelset(&set, SIGHUP); /* Under nohup; a signalfd would receive it anyway. */
     }
     (void)sigprocmask(SIG_BLOCK, &set, &l->before); /* Before the store's thread starts. */
     (void)signal(SIGPIPE, SIG_IGN);
