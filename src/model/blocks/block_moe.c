@@ -109,7 +109,9 @@ static lt_err down_in_pieces(lt_exec *r, int layer, const lt_layer_acts *t, lt_t
 lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                   lt_tensor h, lt_tensor y, int64_t capacity) {
     const lt_layer_spec l = lt_exec_layer(r, layer);
-    const lt_tensor aux = lt_tensor_1d((float *)b->aux.data + 2 * layer, LT_F32, 2);
+    const lt_tensor aux = b->aux.data == NULL
+                              ? (lt_tensor){0}
+                              : lt_tensor_1d((float *)b->aux.data + 2 * layer, LT_F32, 2);
 
     LT_TRY(lt_linear_fwd(r, lt_tp_own_rows(r, t->logits), lt_tp_own_rows(r, h), LT_PARAM_ROUTER,
                          LT_PARAM_ROUTER_BIAS, layer));

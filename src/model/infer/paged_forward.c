@@ -87,6 +87,7 @@ static void acts_carve(lt_paged_forward *f, int64_t rows) {
     lt_acts_carve_one(&f->room, f->exec.spec, &shape, &f->activations);
     see_layer(f, 0, rows);
     lt_batch_carve(&f->batch, f->exec.spec, &shape, &f->activations);
+    f->batch.aux = (lt_tensor){0}; /* Only a loss would read the balance of the experts. */
     if (f->exec.pieces > 1) {
         f->exec.piece = lt_tensor_take(&f->activations, f->exec.dtype, rows, f->exec.spec->width,
                                        0);

@@ -9,6 +9,9 @@
  *     W ──16 bytes a lane, past the L1──▶ registers ─┐
  *     x ──16 bytes a lane, from the L1──▶ registers ─┴─▶ M x ROWS sums a lane ──shuffles──▶
  *         (SPLIT: smem) ──▶ y
+ * EXPERTS   GROUPED: rows of x are in the order of their experts, and W is (E, N, K). A block finds
+ *           the expert of its row (blockIdx.y), and computes up to M rows of it; a row that the
+ *           block of an earlier one computes has nothing to do.
  * BOUND     bytes of W: each is used once. UNROLL x ROWS loads of 16 bytes under way a lane hide
  *           the memory's latency.
  * NUMERICS  f32 multiply-adds; a lane's sum in order of k, then a fixed tree over lanes, then warps
@@ -18,6 +21,9 @@
 #include "common/product.cuh"
 #include "kernels/cuda/gemm/gemv_args.h"
 
+#ifndef GROUPED
+#define GROUPED 0
+#endif
 #define WARPS  4
 #define GROUPS (WARPS / SPLIT) /* groups of warps in a block, each with its own columns */
 #ifndef UNROLL
@@ -36,8 +42,39 @@ INLINE void load_weights(uint4 v[UNROLL][ROWS], const elem *const w[ROWS], int k
     }
 }
 
+#if GROUPED
+/* The first row of this block in a->x and a->y, and its expert's matrix in a->w; returns the number
+ * of rows, 0 if there is nothing to do. */
+INLINE int take_rows(lt_gemv_args *a, const lt_gemv_grouped_args *of) {
+    const int row = (int)blockIdx.y, lane = (int)threadIdx.x % 32;
+    int expert = 0; /* As many as end at this row or before. */
+    for (int e = lane; e - lane < of->experts; e += 32) {
+        const bool before = e < of->experts && of->start[e + 1] <= row;
+        expert += __popc(__ballot_sync(0xffffffffu, before));
+    }
+    if (expert == of->experts || (row - of->start[expert]) % M != 0) {
+        return 0;
+    }
+    a->x += row * a->ldx;
+    a->y += row * a->ldy;
+    a->w += expert * of->next_expert;
+    return min_i(M, of->start[expert + 1] - row);
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
+#if GROUPED
+    gemv_grouped(const __grid_constant__ lt_gemv_grouped_args of) {
+    lt_gemv_args a = of.product;
+    wait_for_others();
+    const int n_rows = take_rows(&a, &of);
+    if (n_rows == 0) {
+        return;
+    }
+#else
     gemv(const __grid_constant__ lt_gemv_args a) {
+    const int n_rows = M;
+#endif
     __shared__ float part[WARPS][M * ROWS];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT,
               share = warp % SPLIT;
@@ -50,8 +87,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     }
     const int first = (share * 32 + lane) * 8;
     uint4 v[UNROLL][ROWS];
-    load_weights(v, w, first, a.k); /* These loads start before x is ready. */
+    load_weights(v, w, first, a.k); /* Without experts, these loads start before x is ready. */
+#if !GROUPED
     wait_for_others();
+#endif
     for (int k0 = first; k0 < a.k; k0 += UNROLL * SPLIT * 256) {
         if (k0 != first) {
             load_weights(v, w, k0, a.k);
@@ -70,7 +109,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 float x[8];
-                UNPACK(DTYPE, x, *(const uint4 *)(a.x + m * a.ldx + k));
+                UNPACK(DTYPE, x,
+                       *(const uint4 *)(a.x + (GROUPED ? min_i(m, n_rows - 1) : m) * a.ldx + k));
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
 #pragma unroll
@@ -105,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         for (int s = 0; s < SPLIT; s++) {
             x += part[warp + s][i];
         }
-        if (at < a.n) {
+        if (at < a.n && i % M < n_rows) {
             product_store(a.y + (i % M) * a.ldy + at, x, bias_at(a.bias, a.bias_type, at),
                           a.accumulate);
         }

@@ -12,6 +12,15 @@ typedef struct {
     int n, k, bias_type, accumulate; /* bias_type: 0 none, 1 f32, 2 bf16, 3 fp16 */
 } lt_gemv_args;
 
+/* product.w: the first expert's; start (experts + 1). */
+typedef struct {
+    lt_gemv_args product;
+    const int *start;
+    long long next_expert;
+    int experts;
+} lt_gemv_grouped_args;
+
+static_assert(sizeof(lt_gemv_grouped_args) == 96, "the same on host and device");
 static_assert(sizeof(lt_gemv_args) == 72, "the same on host and device");
 
 #endif

@@ -18,5 +18,8 @@ bool lt_matmul_dense(const lt_tensor *t);
 const char *lt_cuda_gemv_refuse(const void *args, const lt_device *device);
 int lt_cuda_gemv_split(int64_t n, int64_t k, int n_sms); /* Warps that share K. */
 lt_err lt_cuda_gemv_run(lt_queue *q, const void *args);
+/* Few rows of experts. */
+const char *lt_cuda_gemv_grouped_refuse(const void *args, const lt_device *device);
+lt_err lt_cuda_gemv_grouped_run(lt_queue *q, const void *args);
 
 #endif

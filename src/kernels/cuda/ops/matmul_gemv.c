@@ -1,5 +1,5 @@
-/* matmul_gemv.c: the entry of matmul's list for at most 8 rows times 16-bit weights (N, K):
- * gemv.cu. */
+/* matmul_gemv.c: the entry of matmul's list for at most 8 rows times 16-bit weights (N, K), and
+ * that of matmul_grouped's list for few rows: gemv.cu. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -9,9 +9,14 @@
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_gemv write them. */
-#define GEMV_WORDS "M=%d ROWS=%d SPLIT=%d OUT=%s DTYPE=%s"
+#define GEMV_WORDS    "M=%d ROWS=%d SPLIT=%d OUT=%s DTYPE=%s"
+#define GROUPED_WORDS " GROUPED=1"
 
 #define GEMV_ROWS 8
+/* Rows of all experts together, more only where most experts have one row: for each further chunk
+ * of rows of an expert, its matrix is read again. */
+#define GROUPED_ROWS      8
+#define GROUPED_ROWS_MOST 64
 
 const char *lt_cuda_gemv_refuse(const void *args, const lt_device *device) {
     const lt_matmul_args *a = args;
@@ -82,9 +87,68 @@ lt_err lt_cuda_gemv_run(lt_queue *q, const void *args) {
                              LT_CUDA_DIV_UP(w.n, ROWS * (WARPS / split)), 1, 32 * WARPS, list);
 }
 
+const char *lt_cuda_gemv_grouped_refuse(const void *args, const lt_device *device) {
+    (void)device;
+    const lt_matmul_grouped_args *a = args;
+    if (a->weights || !a->trans_b) {
+        return "weights not stored (E, N, K)";
+    }
+    const int64_t rows = a->a.shape[0], experts = a->expert_start.shape[0] - 1;
+    if (rows > GROUPED_ROWS && (rows > GROUPED_ROWS_MOST || 2 * rows > experts)) {
+        return "too many rows";
+    }
+    if (a->fixed_order) {
+        return "other kernels serve more rows";
+    }
+    if ((a->a.dtype != LT_BF16 && a->a.dtype != LT_F16) || a->b.dtype != a->a.dtype ||
+        lt_cuda_dtype_word(a->y.dtype) == NULL) {
+        return "types";
+    }
+    if (a->a.stride[1] != 1 || a->b.stride[2] != 1 || a->y.stride[1] != 1 ||
+        ((uintptr_t)a->a.data | (uintptr_t)a->b.data) % 16 != 0 || a->a.stride[0] % 8 != 0 ||
+        a->b.stride[0] % 8 != 0 || a->b.stride[1] % 8 != 0 || a->a.shape[1] % 8 != 0 ||
+        a->a.shape[1] == 0) {
+        return "rows not 16-byte aligned";
+    }
+    return a->a.shape[1] > INT32_MAX / 2 || a->b.shape[1] > INT32_MAX / 2 ? "sizes out of range"
+                                                                          : NULL;
+}
+
+lt_err lt_cuda_gemv_grouped_run(lt_queue *q, const void *args) {
+    const lt_matmul_grouped_args *a = args;
+    const int rows = (int)a->a.shape[0], most = rows <= 4 ? 1 : rows <= 16 ? 2 : 4;
+    lt_gemv_grouped_args w = {.product = {.x = a->a.data,
+                                          .w = a->b.data,
+                                          .y = a->y.data,
+                                          .ldx = a->a.stride[0],
+                                          .ldw = a->b.stride[1],
+                                          .ldy = a->y.stride[0],
+                                          .n = (int)a->b.shape[1],
+                                          .k = (int)a->a.shape[1],
+                                          .accumulate = a->accumulate},
+                              .start = a->expert_start.data,
+                              .next_expert = a->b.stride[0],
+                              .experts = (int)a->expert_start.shape[0] - 1};
+    void *list[] = {&w};
+    char defines[LT_CUDA_DEFINES_BYTES];
+    if (rows == 0 || w.product.n == 0 || w.experts == 0) {
+        return LT_OK;
+    }
+    const int split = lt_cuda_gemv_split((int64_t)w.product.n * LT_CUDA_DIV_UP(rows, most),
+                                         w.product.k, lt_cuda_get_info(q->gpu)->n_sms);
+    snprintf(defines, sizeof defines, GEMV_WORDS GROUPED_WORDS, most, ROWS, split,
+             lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
+    return lt_cuda_run_early(q, "gemm/gemv.cu", "gemv_grouped", defines,
+                             LT_CUDA_DIV_UP(w.product.n, ROWS * (WARPS / split)), rows, 32 * WARPS,
+                             list);
+}
+
 void lt_specs_gemv(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "gemm/gemv.cu", GEMV_WORDS, 1, 2, 1, "bf16", "bf16");
     lt_spec(l, LT_SM_ALL, "gemm/gemv.cu", GEMV_WORDS, 2, 2, 2, "bf16", "bf16");
     lt_spec(l, LT_SM_ALL, "gemm/gemv.cu", GEMV_WORDS, 4, 2, 1, "fp32", "bf16");
     lt_spec(l, LT_SM_ALL, "gemm/gemv.cu", GEMV_WORDS, 8, 2, 4, "bf16", "bf16");
+    for (int most = 1; most <= 4; most *= 2) {
+        lt_spec(l, LT_SM_ALL, "gemm/gemv.cu", GEMV_WORDS GROUPED_WORDS, most, 2, 1, "bf16", "bf16");
+    }
 }

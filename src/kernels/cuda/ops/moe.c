@@ -96,25 +96,35 @@ static lt_err route_open(lt_queue *q, route *r, const lt_moe_route_args *a) {
     (void)route_carve(r, &place);
     return LT_OK;
 }
+static lt_cuda_route_choose_args choose_args(const route *r, const lt_moe_route_args *a) {
+    return (lt_cuda_route_choose_args){.probs = a->probs.data,
+                                       .chosen = a->experts.data,
+                                       .weights = a->weights.data,
+                                       .lse_out = r->lse,
+                                       .logits = a->logits.data,
+                                       .ld_probs = a->probs.stride[0],
+                                       .ld_chosen = a->experts.stride[0],
+                                       .ld_weights = a->weights.stride[0],
+                                       .ld_logits = a->logits.stride[0],
+                                       .rows = r->rows,
+                                       .experts = r->experts,
+                                       .top_k = r->top_k,
+                                       .normalise = a->normalise};
+}
 /* Choose each row's experts and weights. */
 static lt_err route_choose(lt_queue *q, const route *r, const lt_moe_route_args *a,
                            const char *defines) {
-    lt_cuda_route_choose_args call = {.probs = a->probs.data,
-                                      .chosen = a->experts.data,
-                                      .weights = a->weights.data,
-                                      .lse_out = r->lse,
-                                      .logits = a->logits.data,
-                                      .ld_probs = a->probs.stride[0],
-                                      .ld_chosen = a->experts.stride[0],
-                                      .ld_weights = a->weights.stride[0],
-                                      .ld_logits = a->logits.stride[0],
-                                      .rows = r->rows,
-                                      .experts = r->experts,
-                                      .top_k = r->top_k,
-                                      .normalise = a->normalise};
+    lt_cuda_route_choose_args call = choose_args(r, a);
     void *list[] = {&call};
     return lt_cuda_run_early(q, FILE_NAME, "route_choose", defines, LT_CUDA_DIV_UP(r->rows, ROWS),
                              1, THREADS, list);
+}
+static lt_err route_few(lt_queue *q, const route *r, const lt_moe_route_args *a,
+                        const char *defines) {
+    lt_cuda_route_few_args call = {
+        .choose = choose_args(r, a), .slot_row = a->slot_row.data, .start = a->expert_start.data};
+    void *list[] = {&call};
+    return lt_cuda_run_early(q, FILE_NAME, "route_few", defines, 1, 1, THREADS, list);
 }
 /* Find where each expert's rows begin, and the slot of each assignment. */
 static lt_err route_place(lt_queue *q, const route *r, const lt_moe_route_args *a,
@@ -176,6 +186,9 @@ static lt_err moe_route_fwd_run(lt_queue *q, const void *args) {
     }
     LT_TRY(route_open(q, &r, a));
     route_defines(defines, r.experts);
+    if (r.rows <= ROWS && r.n <= THREADS && a->capacity == 0 && a->aux.data == NULL) {
+        return route_few(q, &r, a, defines);
+    }
     LT_TRY(route_choose(q, &r, a, defines));
     LT_TRY(route_place(q, &r, a, defines));
     return a->aux.data != NULL ? route_aux(q, &r, a, defines) : LT_OK;

@@ -9,6 +9,7 @@
  *              (256 assignments per block), route_scan (one block: where each expert of each
  *              block begins; expert_start; how many were dropped before each block), route_place.
  *           3. route_aux: one block, from column sums of probs and the counts.
+ *           Few rows, without aux: route_few does all of it in one launch.
  *           HELD: experts per lane.
  * ROWS      moe_invert: inverse[assignment] = its slot, or -1. Then, with TEAM threads per row of
  *           C (a warp for narrow rows): gather, its backward, combine, its backward.
@@ -44,13 +45,8 @@ INLINE float row_lse(const float *row, int experts, int lane) {
     return top + logf(warp_sum(sum));
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    route_choose(const lt_cuda_route_choose_args a) {
-    const int row = blockIdx.x * WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    wait_for_others();
-    if (row >= a.rows) {
-        return;
-    }
+INLINE void choose(const lt_cuda_route_choose_args &a, int row) {
+    const int lane = threadIdx.x % WARP;
     const float *const in = a.logits + row * a.ld_logits;
     const float lse = row_lse(in, a.experts, lane);
     u32 taken = 0;
@@ -90,6 +86,75 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             a.weights[row * a.ld_weights + k] /= sum;
         }
         a.lse_out[row] = lse;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    route_choose(const lt_cuda_route_choose_args a) {
+    const int row = blockIdx.x * WARPS + threadIdx.x / WARP;
+    wait_for_others();
+    if (row < a.rows) {
+        choose(a, row);
+    }
+}
+
+/* Choosing and the whole sort, of at most WARPS rows and THREADS assignments, without capacity: one
+ * block. */
+extern "C" __global__ void __launch_bounds__(THREADS) route_few(const lt_cuda_route_few_args w) {
+    __shared__ int of_warp[WARPS][LT_MOE_MAX_EXPERTS], begins[LT_MOE_MAX_EXPERTS], sums[WARPS];
+    const lt_cuda_route_choose_args &a = w.choose;
+    const int i = threadIdx.x, lane = i % WARP, warp = i / WARP, n = a.rows * a.top_k;
+    for (int at = i; at < WARPS * a.experts; at += THREADS) {
+        of_warp[at / a.experts][at % a.experts] = 0;
+    }
+    wait_for_others();
+    if (warp < a.rows) {
+        choose(a, warp);
+    }
+    __syncthreads();
+    const int e = i < n ? a.chosen[i / a.top_k * a.ld_chosen + i % a.top_k]
+                        : LT_MOE_MAX_EXPERTS + i; /* A value that no assignment has. */
+    const unsigned same = __match_any_sync(ALL_LANES, e), below = (1u << lane) - 1u;
+    if (i < n && (same & below) == 0) {
+        of_warp[warp][e] = __popc(same);
+    }
+    __syncthreads();
+    /* A thread has `share` experts that follow each other: their sum, then the sums before it. */
+    const int share = (a.experts + THREADS - 1) / THREADS;
+    int own = 0;
+    for (int x = i * share; x < min((i + 1) * share, a.experts); x++) {
+        begins[x] = own;
+        for (int v = 0; v < WARPS; v++) {
+            own += of_warp[v][x];
+        }
+    }
+    int before = own;
+    for (int d = 1; d < WARP; d *= 2) {
+        const int other = __shfl_up_sync(ALL_LANES, before, d);
+        before += lane >= d ? other : 0;
+    }
+    if (lane == WARP - 1) {
+        sums[warp] = before;
+    }
+    __syncthreads();
+    before -= own;
+    for (int v = 0; v < warp; v++) {
+        before += sums[v];
+    }
+    for (int x = i * share; x < min((i + 1) * share, a.experts); x++) {
+        begins[x] += before;
+        w.start[x] = begins[x];
+    }
+    if (i == THREADS - 1) {
+        w.start[a.experts] = n;
+    }
+    __syncthreads();
+    if (i < n) {
+        int place = begins[e] + __popc(same & below);
+        for (int v = 0; v < warp; v++) {
+            place += of_warp[v][e];
+        }
+        w.slot_row[place] = i;
     }
 }
 

@@ -18,6 +18,11 @@ typedef struct {
 } lt_cuda_route_choose_args;
 
 typedef struct {
+    lt_cuda_route_choose_args choose;
+    int *slot_row, *start;
+} lt_cuda_route_few_args;
+
+typedef struct {
     int *counts;
     const int *chosen;
     long long ld;
@@ -98,6 +103,7 @@ typedef struct {
     int cols, top_k, n;
 } lt_cuda_moe_combine_bwd_args;
 
+static_assert(sizeof(lt_cuda_route_few_args) == 104, "the same on host and device");
 static_assert(sizeof(lt_cuda_route_choose_args) == 88, "the same on host and device");
 static_assert(sizeof(lt_cuda_route_count_args) == 40, "the same on host and device");
 static_assert(sizeof(lt_cuda_route_scan_args) == 48, "the same on host and device");
