@@ -303,7 +303,7 @@ def checksums():
         tap.check(f"by {name}: what is right passes", r.status == 0 and read("good") == BIG and f"checked by {name}\n" in r.err, r)
         store.fault = lambda q: ("flip", 77) if q.method == "GET" and "bytes=262144-" in q.headers.get("Range", "") else None
         r = run("s3://bucket/k", path("bad"))
-        tap.check(f"by {name}: one bit that is wrong is found, and nothing is left", r.status == 1 and "but the source says" in r.err and read("bad") is None
+        tap.check(f"by {name}: one bit that is wrong is found, and nothing is left", r.status == 1 and "but the source has" in r.err and read("bad") is None
                   and not left_over("bad"), f"{r} {left_over('bad')}")
     fresh()
     store.put("bucket", "k", BIG, parts=[MIB, 2 * MIB, 12345])
@@ -684,7 +684,7 @@ def hub():
         store.fault = lambda q, name=name: ("flip", 1) if q.method == "GET" and (q.path.startswith("/cdn/") if name != "config.json" else q.path.endswith(name)) else None
         r = run("hf://org/model")
         blobs = os.listdir(f"{base}/blobs") if os.path.isdir(f"{base}/blobs") else []
-        tap.check(f"{name} with a wrong bit never gets its final name", r.status == 1 and "but the source says" in r.err and repo.checksum(name) not in blobs
+        tap.check(f"{name} with a wrong bit never gets its final name", r.status == 1 and "but the source has" in r.err and repo.checksum(name) not in blobs
                   and not os.path.exists(f"{base}/refs/main"), f"{r} {blobs}")
     shutil.rmtree(path("hf"))
     count = iter(range(1000))

@@ -221,7 +221,7 @@ def faults():
     store.fault = lambda r: ("flip", 50) if r.path.endswith("part-1.bin") and r.method == "GET" else None
     status = run("flipped", *REMOTE, *ORDERS["none"], *cache(3 * LARGEST))
     key = [f for f in held()[1] if os.path.getsize(f) == os.path.getsize(path("local/part-1.bin"))]
-    tap.check("a wrong bit is found and reported, and its file is not left behind", status != 0 and "but the source says" in said("flipped") and "data.cache" in said("flipped")
+    tap.check("a wrong bit is found and reported, and its file is not left behind", status != 0 and "but the source has" in said("flipped") and "data.cache" in said("flipped")
               and not [f for f in key if open(f, "rb").read() != open(path("local/part-1.bin"), "rb").read()], said("flipped"))
     fresh()
     assert run("sound", *REMOTE, *ORDERS["none"], *cache(ALL)) == 0
