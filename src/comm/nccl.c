@@ -307,6 +307,8 @@ static void missing(const lt_call *call, char *out, size_t out_bytes) {
     if (!lt_nccl_world_of(call)->checked[lt_nccl_place(call)] && asks->number == k &&
         asks->state == LT_CALL_STARTED) {
         host->transport->missing(asks, out, out_bytes);
+    } else if (host->failed != LT_OK) { /* The exchange missed its own deadline just now. */
+        (void)snprintf(out, out_bytes, "the ranks cannot be asked: %s", host->why);
     }
     (void)pthread_mutex_unlock(host->lock);
 }
