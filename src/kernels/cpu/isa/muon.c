@@ -60,12 +60,6 @@ static double momentum_step(const lt_muon_args *a, const workspace *w) {
     return sqrt(sum);
 }
 
-LT_INLINE vf round_to_bf16(vf x) {
-    uint16_t rounded[VEC];
-    v_put(rounded, LT_BF16, 0, x, VEC);
-    return v_get(rounded, LT_BF16, 0, VEC);
-}
-
 /* y = alpha a + beta b over count floats, b NULL: 0. */
 static void blend(const workspace *w, float *y, float alpha, const float *a, float beta,
                   const float *b, int64_t count) {
@@ -76,7 +70,7 @@ static void blend(const workspace *w, float *y, float alpha, const float *a, flo
         if (b != NULL) {
             x += beta * v_get(b, LT_F32, i, n);
         }
-        v_put(y, LT_F32, i, w->rounds ? round_to_bf16(x) : x, n);
+        v_put(y, LT_F32, i, w->rounds ? v_from_bf16(v_to_bf16(x)) : x, n);
     }
 }
 

@@ -151,7 +151,7 @@ static const char *wgmma_refuse(const void *args, const lt_device *device) {
     why = why != NULL ? why : lt_gemm_from_matmul(&g, a);
     return why != NULL ? why : lt_gemm_refusal(&g, lt_cuda_device_info(device));
 }
-static lt_err gemm_run(lt_queue *q, const lt_gemm_args *g, bool fixed_order) {
+lt_err lt_cuda_gemm_run(lt_queue *q, const lt_gemm_args *g, bool fixed_order) {
     const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
     const lt_gemm_tile t = fixed_order ? lt_gemm_tile_choose(g, info, 0 /* K in one part */)
                                        : lt_gemm_tile_best(g, info, lt_gemm_scratch_bytes());
@@ -165,7 +165,7 @@ static lt_err wgmma_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
     lt_gemm_args g;
     (void)lt_gemm_from_matmul(&g, a);
-    return gemm_run(q, &g, a->fixed_order);
+    return lt_cuda_gemm_run(q, &g, a->fixed_order);
 }
 
 /* Few rows times weights (N, K) that are read from memory. */
@@ -502,7 +502,7 @@ static const char *matmul_act_refuse(const void *args, const lt_device *device) 
 static lt_err matmul_act_run(lt_queue *q, const void *args) {
     lt_gemm_args g;
     (void)act_gemm(&g, args);
-    return gemm_run(q, &g, ((const lt_matmul_act_args *)args)->fixed_order);
+    return lt_cuda_gemm_run(q, &g, ((const lt_matmul_act_args *)args)->fixed_order);
 }
 /* The backward pass of GELU in the epilogue of cuBLASLt, which saves half of the 8 bytes per
  * element of y that separate kernels move. The forward pass stays in separate kernels, because y

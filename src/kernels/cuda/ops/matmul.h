@@ -2,6 +2,7 @@
 #ifndef LT_KERNELS_CUDA_MATMUL_H
 #define LT_KERNELS_CUDA_MATMUL_H
 
+#include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/ops/launch.h"
 
 bool lt_matmul_empty(const lt_matmul_args *a);    /* y has no elements. */
@@ -13,6 +14,10 @@ int lt_matmul_bias_type(const lt_tensor *bias);
 const char *lt_matmul_refuse_types(const lt_matmul_args *a);
 /* The last dimension has stride 1, or one element. */
 bool lt_matmul_dense(const lt_tensor *t);
+
+/* A product that lt_gemm_refusal does not refuse, in the queue's scratch memory. fixed_order: as in
+ * lt_matmul_args. */
+LT_MUST_USE lt_err lt_cuda_gemm_run(lt_queue *q, const lt_gemm_args *g, bool fixed_order);
 
 /* At most 8 rows (matmul_gemv.c). */
 const char *lt_cuda_gemv_refuse(const void *args, const lt_device *device);

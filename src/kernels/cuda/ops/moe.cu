@@ -98,26 +98,49 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* Each thread of a block sorts one assignment. This is its expert; past the end, a value that no
+ * assignment has. */
+INLINE int expert_of(const int *chosen, i64 ld, int top_k, int i, int n) {
+    return i < n ? chosen[i / top_k * ld + i % top_k] : LT_MOE_MAX_EXPERTS + (int)threadIdx.x;
+}
+/* Count the assignments of each expert in each warp; of_warp must be 0. Returns the lower lanes of
+ * this warp that have the same expert. */
+INLINE unsigned count_warp(int of_warp[WARPS][LT_MOE_MAX_EXPERTS], int e, bool any) {
+    const int lane = threadIdx.x % WARP;
+    const unsigned same = __match_any_sync(ALL_LANES, e), below = same & ((1u << lane) - 1u);
+    if (any && below == 0) {
+        of_warp[threadIdx.x / WARP][e] = __popc(same);
+    }
+    return below;
+}
+/* How many assignments before this thread's have its expert. */
+INLINE int count_before(const int of_warp[WARPS][LT_MOE_MAX_EXPERTS], int e, unsigned below) {
+    int n = __popc(below);
+    for (int w = 0; w < (int)threadIdx.x / WARP; w++) {
+        n += of_warp[w][e];
+    }
+    return n;
+}
+INLINE void clear_counts(int of_warp[WARPS][LT_MOE_MAX_EXPERTS], int experts) {
+    for (int at = threadIdx.x; at < WARPS * experts; at += THREADS) {
+        of_warp[at / experts][at % experts] = 0;
+    }
+}
+
 /* Choosing and the whole sort, of at most WARPS rows and THREADS assignments, without capacity: one
  * block. */
 extern "C" __global__ void __launch_bounds__(THREADS) route_few(const lt_cuda_route_few_args w) {
     __shared__ int of_warp[WARPS][LT_MOE_MAX_EXPERTS], begins[LT_MOE_MAX_EXPERTS], sums[WARPS];
     const lt_cuda_route_choose_args &a = w.choose;
     const int i = threadIdx.x, lane = i % WARP, warp = i / WARP, n = a.rows * a.top_k;
-    for (int at = i; at < WARPS * a.experts; at += THREADS) {
-        of_warp[at / a.experts][at % a.experts] = 0;
-    }
+    clear_counts(of_warp, a.experts);
     wait_for_others();
     if (warp < a.rows) {
         choose(a, warp);
     }
     __syncthreads();
-    const int e = i < n ? a.chosen[i / a.top_k * a.ld_chosen + i % a.top_k]
-                        : LT_MOE_MAX_EXPERTS + i; /* A value that no assignment has. */
-    const unsigned same = __match_any_sync(ALL_LANES, e), below = (1u << lane) - 1u;
-    if (i < n && (same & below) == 0) {
-        of_warp[warp][e] = __popc(same);
-    }
+    const int e = expert_of(a.chosen, a.ld_chosen, a.top_k, i, n);
+    const unsigned below = count_warp(of_warp, e, i < n);
     __syncthreads();
     /* A thread has `share` experts that follow each other: their sum, then the sums before it. */
     const int share = (a.experts + THREADS - 1) / THREADS;
@@ -150,11 +173,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) route_few(const lt_cuda_ro
     }
     __syncthreads();
     if (i < n) {
-        int place = begins[e] + __popc(same & below);
-        for (int v = 0; v < warp; v++) {
-            place += of_warp[v][e];
-        }
-        w.slot_row[place] = i;
+        w.slot_row[begins[e] + count_before(of_warp, e, below)] = i;
     }
 }
 
@@ -234,25 +253,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
               i = blockIdx.x * THREADS + threadIdx.x;
     wait_for_others();
-    /* An index beyond the end: a value that no assignment has. */
-    const int e = i < a.n ? a.chosen[i / a.top_k * a.ld_chosen + i % a.top_k]
-                          : LT_MOE_MAX_EXPERTS + threadIdx.x;
-    const unsigned same = __match_any_sync(ALL_LANES, e), below = (1u << lane) - 1u;
-    int place = 0;
-    for (int at = threadIdx.x; at < WARPS * a.experts; at += THREADS) {
-        of_warp[at / a.experts][at % a.experts] = 0;
-    }
+    const int e = expert_of(a.chosen, a.ld_chosen, a.top_k, i, a.n);
+    clear_counts(of_warp, a.experts);
     __syncthreads();
-    if (i < a.n && (same & below) == 0) {
-        of_warp[warp][e] = __popc(same);
-    }
+    const unsigned below = count_warp(of_warp, e, i < a.n);
     __syncthreads();
-    if (i < a.n) {
-        place = a.counts[(i64)blockIdx.x * a.experts + e] + __popc(same & below);
-        for (int w = 0; w < warp; w++) {
-            place += of_warp[w][e];
-        }
-    }
+    const int place =
+        i < a.n ? a.counts[(i64)blockIdx.x * a.experts + e] + count_before(of_warp, e, below) : 0;
     const bool drop = i < a.n && a.capacity > 0 && place >= a.capacity;
     const unsigned dropping = __ballot_sync(ALL_LANES, drop);
     if (lane == 0) {
@@ -260,7 +267,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
     if (drop) {
-        int slot = a.start[a.experts] + a.dropped[blockIdx.x] + __popc(dropping & below);
+        int slot = a.start[a.experts] + a.dropped[blockIdx.x] +
+                   __popc(dropping & ((1u << lane) - 1u));
         for (int w = 0; w < warp; w++) {
             slot += drops[w];
         }

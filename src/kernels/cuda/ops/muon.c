@@ -16,8 +16,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "kernels/cuda/gemm/gemm.h"
-#include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/sgemm/sgemm.h"
 #include "kernels/cuda/ops/muon_args.h"
 #include "kernels/cuda/ops/rearrange_args.h"
@@ -81,18 +80,12 @@ static lt_err newton_schulz(lt_queue *q, float *x, float *next, float *a, float 
 
 /* c (m, n) = alpha op(a) op(b) + aux, all in BF16; sum: m n elements in F32. */
 static lt_err product_16(lt_queue *q, lt_gemm_args g, float *sum) {
-    const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
     g.in = g.out = LT_BF16;
     g.act = g.act_bwd = -1;
     g.residual = g.aux != NULL;
     g.ldc = g.aux_ld = g.n;
-    if (lt_gemm_refusal(&g, info) == NULL) {
-        const lt_gemm_tile t = lt_gemm_tile_best(&g, info, lt_gemm_scratch_bytes());
-        lt_scratch scratch = {.bytes = lt_gemm_tile_scratch_bytes(&t, &g)};
-        if (scratch.bytes > 0) {
-            LT_TRY(lt_cuda_scratch(q, scratch.bytes, &scratch.data));
-        }
-        return lt_gemm_with(q->gpu, q->stream, &g, &t, scratch);
+    if (lt_gemm_refusal(&g, lt_cuda_get_info(q->gpu)) == NULL) {
+        return lt_cuda_gemm_run(q, &g, false);
     }
     const lt_matmul_args plain = {
         .y = lt_tensor_2d(sum, LT_F32, g.m, g.n),
