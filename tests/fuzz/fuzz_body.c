@@ -1,5 +1,5 @@
-/* JSON bodies: parsed, read by a table of every kind of field, converted from the conversations
- * of other vendors; an error reply must be valid JSON, too. */
+/* JSON bodies are parsed, read by a table of every kind of field, and converted from the formats
+ * that other vendors have for conversations. An error reply must be valid JSON, too. */
 #include <stdlib.h>
 #include <string.h>
 

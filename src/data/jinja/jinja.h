@@ -1,7 +1,7 @@
 /* jinja.h: the parts of the template interpreter (only chat_template.c, which opens and renders,
  * includes this).
  *
- *     text ──lex.c──▶ tokens ──parse.c, parse_expr.c──▶ tree ──eval.c──▶ text
+ *     text ─lex.c─▶ tokens ─parse.c, parse_expr.c─▶ tree ─eval.c─▶ text
  *                                                                │
  *         value.c, ops.c (Python's values and operators), text.c (their text),
  *         filters.c, filters_list.c, methods.c, builtin.c (tests, functions, "%s")

@@ -108,8 +108,8 @@ LT_MUST_USE lt_err lt_draft_pass_copy_page(lt_draft_pass *p, int64_t dst, int64_
 LT_MUST_USE lt_err lt_draft_pass_run(lt_draft_pass *p, int64_t layer,
                                      const lt_paged_forward_rows *rows, const int32_t *hidden);
 LT_MUST_USE lt_err lt_draft_pass_wait(lt_draft_pass *p); /* Wait until the last call is done. */
-/* Make warm-up call i, like lt_paged_forward_warm, so that no request waits for kernels, and
- * measured times predict those of later calls. */
+/* Make warm-up call i, like lt_paged_forward_warm. Afterwards no request waits for kernels to be
+ * compiled, and the time measured for a call predicts the time of later ones. */
 LT_MUST_USE lt_err lt_draft_pass_warm(lt_draft_pass *p, int64_t i, bool *more);
 /* Wait for the last call. *logits: its logits (n_out, Vd) in host memory, valid until the next
  * call. */

@@ -27,7 +27,7 @@ LT_MUST_USE lt_err lt_lora_product_back(lt_exec *r, const lt_matmul_args *base, 
 /* y += s (x A^T) B^T, after the product with the base; DoRA: y = c (y + s (x A^T) B^T) + bias. */
 LT_MUST_USE lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
                                    lt_param_kind kind, int layer);
-/* The same without DoRA, for an x that has the columns of the matrix from `first` on. */
+/* As lt_lora_forward, but without DoRA; x has only columns of the matrix, from `first` on. */
 LT_MUST_USE lt_err lt_lora_forward_columns(lt_exec *r, lt_tensor y, lt_tensor x, int64_t first,
                                            lt_param_kind kind, int layer);
 /* The gradients of the adapters: stored, or added if `add`. Call it before dx is written, which may

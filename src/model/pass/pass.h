@@ -241,7 +241,7 @@ LT_MUST_USE lt_err lt_pass_collect_each(lt_pass *p, lt_pass_result *sums);
  *
  * Gradients are added as lt_pass_train adds them: the sum of the parts has the bits of the whole,
  * if each layer sees the batches in the same order. scale is the same in all calls of a batch.
- * After lt_pass_zero_gradients, each layer of the pass must go backward once before its gradients
+ * After lt_pass_zero_gradients, the backward pass of each layer must run once before its gradients
  * are read. lt_pass_eval and lt_pass_train use set 0, which must then be free. */
 LT_MUST_USE lt_err lt_pass_load(lt_pass *p, int set, const lt_pass_batch *b);
 LT_MUST_USE lt_err lt_pass_forward(lt_pass *p, int set, int first, int end);

@@ -152,7 +152,7 @@ static bool was_left(const lt_shard_cache *c, lt_set_shard *e) {
 
 #define KEY_CHARS (LT_SET_KEY_BYTES - 1)
 
-/* The files of one key in the folder. */
+/* The files in the folder that belong to one key, together. */
 typedef struct {
     char key[LT_SET_KEY_BYTES];
     int64_t bytes;

@@ -1,4 +1,4 @@
-/* The peak that MFU refers to, if it was measured on a busy machine. */
+/* Which peak MFU is a share of, where the peak was measured while the machine was busy. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

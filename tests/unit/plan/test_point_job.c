@@ -294,7 +294,7 @@ static void contradictions_are_left_out(void **state) {
         {{C(global_batch_seqs, "")}, "global batch is not printed"},
         {{C(tp, "2")}, "tp 2 x pp 1 x cp 1 x dp 8 is not 8 GPUs"},
         {{C(cp, "2")}, "tp 1 x pp 1 x cp 2 x dp 8 is not 8 GPUs"},
-        /* 35 of 32 + 3: the ends of the pipeline count. */
+        /* 5 x 7 chunks are allowed: up to 3 more than the 32 layers, for a pipeline's ends. */
         {{C(pp, "5"), C(vpp, "7"), C(dp, "")}, NULL},
         {{C(pp, "6"), C(vpp, "6"), C(dp, "")}, "pp 6 x vpp 6 is more than the 32 layers"},
         {{C(pp, "36"), C(dp, "")}, "pp 36 x vpp 1"},

@@ -80,7 +80,7 @@ static void broken_links_are_repaired(void **state) {
     assert_int_equal(lt_file_remove_tree(root), LT_OK);
 }
 
-/* Files of a launcher that has ended are removed by the next one, and nothing else is. */
+/* A launcher removes the files of launchers that have ended, and no other files. */
 static void old_memory_is_removed(void **state) {
     char mine[LT_PATH_BYTES], old[LT_PATH_BYTES], again[LT_PATH_BYTES];
     (void)state;

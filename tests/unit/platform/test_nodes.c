@@ -1,6 +1,7 @@
 /* Which node each part of a run occupies: which parts move to a spare node, which places stay
  * empty, which nodes are used again, and on which node a rank runs. These tests start no agents;
- * they behave as if all of them ran. Then the life of agents, with a script in place of each. */
+ * they behave as if all of them ran. Other tests start agents, watch them and end them; a script
+ * runs in place of each agent. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -212,7 +212,7 @@ static void law_of(const float *logits, const lt_sampling *how, const int32_t *o
     }
 }
 
-/* The probability of every text of TOKENS tokens after the prompt. */
+/* Compute the probability of every continuation of the prompt by TOKENS tokens. */
 static void enumerate(const lt_model *m, const int32_t *prompt, int n_prompt,
                       const lt_sampling *how, double *law) {
     lt_session *s = NULL;

@@ -3,10 +3,10 @@
  * before the tokens of the previous step are known, some of which end their sequence. A shadow
  * memory keeps, for each row of each page, a hash of the tokens up to it, in the order in which
  * steps are queued; every key that a sequence would read must belong to its own tokens. With
- * drafts some tokens run ahead of a text, and a random number of them is accepted, of the draft
- * or of one of its branches. With a sliding window only the keys in the window are read, and a
- * sequence holds few pages however long it is. With groups of layers (pages.h) each token has a
- * row in a page of each group, whose hash includes the group. */
+ * drafts a step also computes proposed tokens, and a random number of those of the draft, or of
+ * one of its branches, is accepted. With a sliding window only the keys in the window are read,
+ * and a sequence holds few pages however long it is. With groups of layers (pages.h) each token
+ * has a row in a page of each group, whose hash includes the group. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -9,8 +9,8 @@
  * MOVEMENT
  *     1  row HBM ──cp.async──▶ smem ──▶ running max and sum of exponentials (online), as the
  *            pieces arrive ─▶ block: lse
- *     2  smem ──▶ softmax - onehot ──▶ row HBM; after it the same piece of the block's next
- *            row is requested: reads and writes always overlap.
+ *     2  smem ──▶ softmax - onehot ──▶ row HBM; then the same piece of the block's next row is
+ *            requested, so that reads and writes always overlap.
  *        A thread touches only the 16 bytes that it copied itself: the only barriers are the two
  *        of the sums.
  * BOUND     4 bytes per logit (bf16). 8192 x 50304: 549 us at 3.0 TB/s. Exponentials: 2 per
