@@ -180,6 +180,14 @@ def windows():
     epochs = 80 * 4 * 16 / sum(s / 3 for s in SIZES)
     fetched = rows("windows")[-1]["fetched_bytes"]
     tap.check("each shard was fetched once an epoch", 1 < epochs < 1.1 and ALL < fetched <= ALL + sum(SIZES[:3]), (fetched, ALL, epochs))
+    # Where steps take longer than fetches, a window that spans two shards is still read while the
+    # shards after it are prefetched: none of these may take the room of another one.
+    fresh()
+    slow = ["--model.layers", "6", "--model.width", "128", "--data.prefetch", "1", "--steps", "240"]
+    status = run("windows-slow", *REMOTE, *words, *cache(3 * LARGEST), *slow)
+    order = "".join(r.path[-len("0.bin")] for r in gets())
+    tap.check("so it was where steps take longer than fetches, and in their order", status == 0 and 3 * N < len(order) <= 3 * N + 3 and "012345012345012345012".startswith(order),
+              (order, said("windows-slow")))
     for name, more in (("rows", []), ("documents", ORDERS["documents"]), ("windows", ["--data.shuffle_rows", "400"])):
         status = run("small", *REMOTE, *more, *cache(3 * LARGEST))
         tap.check(f"refused, with the numbers: {name}, whose rows are read from more shards at once than there is room for", status != 0 and not losses("small")

@@ -224,27 +224,38 @@ static bool follows_soon(const lt_shard_cache *c, int64_t from, int64_t to) {
     return at == to && between < near_bytes;
 }
 
-/* Whether it is the shard of its source that was last read, or one that the window there may
- * read. */
-static bool is_near(const lt_shard_cache *c, const char *key) {
+/* Whether `to` is read before `end`, by a reader that is at `from` and reads in order. */
+static bool comes_before(const lt_shard_cache *c, int64_t from, int64_t to, int64_t end) {
+    int64_t at = from;
+    while (at != to && at != end) {
+        at = c->entries[at]->next;
+    }
+    return at == to && at != end;
+}
+
+/* Whether the shard is spared while room is made for `e`: it is the last one read from its source,
+ * one that the window there may read, or, if `e` is prefetched, one that is read before `e`. */
+static bool is_spared(const lt_shard_cache *c, const char *key, const lt_set_shard *e, bool ahead) {
     for (size_t i = 0; i < c->n; i++) {
-        const lt_set_shard *e = c->entries[i];
-        const int64_t at = atomic_load(&c->entries[e->first]->at);
-        if (at >= 0 && strcmp(e->key, key) == 0 &&
-            (at == e->index || follows_soon(c, e->index, at) || follows_soon(c, at, e->index))) {
+        const lt_set_shard *s = c->entries[i];
+        const int64_t at = atomic_load(&c->entries[s->first]->at);
+        if (at >= 0 && strcmp(s->key, key) == 0 &&
+            (at == s->index || follows_soon(c, s->index, at) || follows_soon(c, at, s->index) ||
+             (ahead && s->first == e->first && comes_before(c, at, s->index, e->index)))) {
             return true;
         }
     }
     return false;
 }
 
-static held_key *oldest(const lt_shard_cache *c, held_key *rows, size_t n, const char *but,
-                        bool spare) {
+static held_key *oldest(const lt_shard_cache *c, held_key *rows, size_t n, const lt_set_shard *e,
+                        bool spare, bool ahead) {
     held_key *found = NULL;
     for (size_t i = 0; i < n; i++) {
         held_key *r = &rows[i];
-        if (r->bytes > 0 && !r->busy && strcmp(r->key, but) != 0 &&
-            (found == NULL || r->used_s < found->used_s) && !(spare && is_near(c, r->key))) {
+        if (r->bytes > 0 && !r->busy && strcmp(r->key, e->key) != 0 &&
+            (found == NULL || r->used_s < found->used_s) &&
+            !(spare && is_spared(c, r->key, e, ahead))) {
             found = r;
         }
     }
@@ -288,8 +299,8 @@ static lt_err make_room_locked(lt_shard_cache *c, const lt_set_shard *e, bool ah
         total += strcmp(rows[i].key, e->key) != 0 ? rows[i].bytes : 0;
     }
     while (total + need > c->budget_bytes && (!ahead || c->in_order) &&
-           ((old = oldest(c, rows, n, e->key, true)) != NULL ||
-            (!ahead && (old = oldest(c, rows, n, e->key, false)) != NULL))) {
+           ((old = oldest(c, rows, n, e, true, ahead)) != NULL ||
+            (!ahead && (old = oldest(c, rows, n, e, false, ahead)) != NULL))) {
         old->busy = true;
         if (delete_key(c, old->key)) {
             total -= old->bytes;

@@ -19,7 +19,8 @@
  * process left must have the hash in KEY.sum, or they are fetched again.
  *
  * A thread prefetches the shards that follow the one that was read last. It always uses free room;
- * it deletes other shards only if shards are read in order. */
+ * it deletes other shards only if shards are read in order, and then none that is read before the
+ * one that it fetches. */
 #ifndef LT_PLATFORM_COPY_SHARD_CACHE_H
 #define LT_PLATFORM_COPY_SHARD_CACHE_H
 
