@@ -76,8 +76,8 @@ typedef struct {
     lt_key_type type;
     size_t offset; /* Offset of the field in lt_model_spec. */
     bool required;
-    /* Another key for the same field; a file with both must not contradict itself. A file may have
-     * only the alias if there is a row for it. NULL: none. */
+    /* Another key for the same field, read if the file lacks the first; a file with both must not
+     * contradict itself. NULL: none. */
     const char *alias;
 } lt_config_key;
 

@@ -227,7 +227,7 @@ lt_err lt_config_check_keys(lt_family family, const json_t *config, const char *
         const char *same = aliased(row, key);
         const json_t *other = same != NULL ? json_object_get(config, same) : NULL;
         const int i = rule_of(family, key);
-        if (same != NULL && !json_equal(value, other) && (other != NULL || !in_table(row, key))) {
+        if (other != NULL && !json_equal(value, other)) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "%s: '%s' and '%s' mean the same, but differ", what, key,
                     same);
         }

@@ -116,38 +116,41 @@ static lt_err read_cap(float *cap, const json_t *config, const char *key, const 
 
 static lt_err read_key(lt_model_spec *spec, const lt_config_key *row, const json_t *config,
                        const char *what) {
+    const bool by_alias = row->alias != NULL && json_object_get(config, row->key) == NULL &&
+                          json_object_get(config, row->alias) != NULL;
+    const char *const key = by_alias ? row->alias : row->key;
     void *field = (char *)spec + row->offset;
     double real;
     switch (row->type) {
     case LT_KEY_I64:
-        return lt_json_i64(config, row->key, field, !row->required, what);
+        return lt_json_i64(config, key, field, !row->required, what);
     case LT_KEY_BOOL:
-        return lt_json_bool(config, row->key, field, !row->required, what);
+        return lt_json_bool(config, key, field, !row->required, what);
     case LT_KEY_F32:
         real = (double)*(float *)field;
-        LT_TRY(lt_json_f64(config, row->key, &real, !row->required, what));
+        LT_TRY(lt_json_f64(config, key, &real, !row->required, what));
         *(float *)field = (float)real;
         return LT_OK;
     case LT_KEY_FACTOR:
-        return read_factor(field, config, row->key, what);
+        return read_factor(field, config, key, what);
     case LT_KEY_F64:
-        return lt_json_f64(config, row->key, field, !row->required, what);
+        return lt_json_f64(config, key, field, !row->required, what);
     case LT_KEY_CAP:
-        return read_cap(field, config, row->key, what);
+        return read_cap(field, config, key, what);
     case LT_KEY_INV_SQRT:
         real = 256;
-        LT_TRY(lt_json_f64(config, row->key, &real, true, what));
+        LT_TRY(lt_json_f64(config, key, &real, true, what));
         *(float *)field = (float)(1 / sqrt(real));
         return LT_OK;
     case LT_KEY_SCALED:
-        *(float *)field = json_is_false(json_object_get(config, row->key)) ? 1 : *(float *)field;
+        *(float *)field = json_is_false(json_object_get(config, key)) ? 1 : *(float *)field;
         return LT_OK;
     case LT_KEY_ACT:
-        return read_act(field, config, row->key, what);
+        return read_act(field, config, key, what);
     case LT_KEY_ID:
-        return read_id(field, config, row->key, what);
+        return read_id(field, config, key, what);
     case LT_KEY_IDS:
-        return lt_config_ends(field, config, row->key, what);
+        return lt_config_ends(field, config, key, what);
     }
     return LT_OK;
 }

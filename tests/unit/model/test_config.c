@@ -93,6 +93,35 @@ static void rope_parameters_replace_those_of_the_family(void **state) {
     }
 }
 
+/* A file may have either name of a key, or both with the same value (attribute_map of
+ * transformers). */
+static void reads_keys_of_two_names(void **state) {
+    static const char *const files[][4] = {
+        {"{\"model_type\": \"gpt2\", \"vocab_size\": 96, \"n_embd\": 32, \"n_layer\": 6, "
+         "\"n_head\": 4, \"n_positions\": 77}",
+         "{\"model_type\": \"gpt2\", " SIZES ", \"n_inner\": 128, "
+         "\"max_position_embeddings\": 77}",
+         "{\"model_type\": \"gpt2\", " SIZES ", \"n_head\": 8, \"n_positions\": 77}",
+         "num_attention_heads"},
+        {"{\"model_type\": \"mixtral\", " SIZES
+         ", \"num_key_value_heads\": 2, \"num_local_experts\": 3}",
+         "{\"model_type\": \"mixtral\", " SIZES ", \"num_key_value_heads\": 2, \"num_experts\": 3}",
+         "{\"model_type\": \"mixtral\", " SIZES
+         ", \"num_key_value_heads\": 2, \"num_experts\": 3, \"num_local_experts\": 4}",
+         "num_local_experts"},
+    };
+    lt_model_spec a, b;
+    (void)state;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        assert_int_equal(parse(&a, files[i][0]), LT_OK);
+        assert_int_equal(parse(&b, files[i][1]), LT_OK);
+        assert_memory_equal(&a, &b, sizeof a);
+        assert_int_equal(parse(&b, files[i][2]), LT_ERR_UNSUPPORTED);
+        assert_non_null(strstr(lt_error_message(), files[i][3]));
+    }
+    assert_true(a.n_experts == 3);
+}
+
 /* Classes of transformers 5.24 with a score head, by family; the other families have none. */
 static void names_score_heads(void **state) {
     static const struct {
@@ -451,6 +480,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_both_rope_spellings),
         cmocka_unit_test(rope_parameters_replace_those_of_the_family),
+        cmocka_unit_test(reads_keys_of_two_names),
         cmocka_unit_test(names_score_heads),
         cmocka_unit_test(reads_token_scores),
         cmocka_unit_test(reads_gemma_layers),
