@@ -1,0 +1,510 @@
+/* What a launcher does when it is asked to stop, when hardware fails, and when a node is lost, as
+ * launch.h, controller.h and nodes.h specify. The test program is its own rank and its own agent;
+ * scontrol is a script of this test. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "comm/board.h"
+#include "comm/shm.h"
+#include "lateen/comm.h"
+#include "platform/agent/agent.h"
+#include "platform/agent/launch.h"
+#include "platform/agent/memory.h"
+#include "unit/scratch_folder.h"
+
+#define ENV_FOLDER "LATEEN_TEST_FOLDER" /* The scratch folder, for ranks and agents. */
+#define MOST_S     30.0
+
+static void path_of(char path[LT_PATH_BYTES], const char *name, int number) {
+    (void)snprintf(path, LT_PATH_BYTES, "%s/%s-%d", getenv(ENV_FOLDER), name, number);
+}
+
+static void put(const char *name, int number, const char *text) {
+    char path[LT_PATH_BYTES];
+    path_of(path, name, number);
+    (void)!lt_file_write_atomic(path, text, strlen(text));
+}
+
+static void put_number(const char *name, int number, int value) {
+    char text[32];
+    (void)snprintf(text, sizeof text, "%d", value);
+    put(name, number, text);
+}
+
+/* The number in a file, which is waited for. */
+static int number_in(const char *name, int number) {
+    const double until_s = lt_clock_s() + MOST_S;
+    char path[LT_PATH_BYTES], *text = NULL;
+    int value;
+    path_of(path, name, number);
+    while (lt_file_read(&text, NULL, path, 64) != LT_OK) {
+        if (lt_clock_s() > until_s) {
+            return -1;
+        }
+        (void)usleep(5000);
+    }
+    value = atoi(text);
+    free(text);
+    return value;
+}
+
+/* ---- A rank, an agent ------------------------------------------------------------------------ */
+
+static volatile sig_atomic_t stopped;
+
+static void on_term(int number) {
+    stopped = number;
+}
+
+static void train_until_term(lt_board *b) {
+    (void)signal(SIGTERM, on_term);
+    lt_board_phase(b, LT_PHASE_STEPPED);
+    for (int64_t step = 6; stopped == 0; step++) {
+        lt_board_step(b, step);
+        (void)usleep(20000);
+    }
+}
+
+/* Node 1 has ranks 2 and 3. */
+static void lose_node(lt_board *b, int rank) {
+    if (rank == 0) {
+        lt_board_sizes(b, 4, 1, 8);
+    }
+    lt_board_step(b, 5);
+    put_number("ready", rank, (int)getpid());
+    for (int r = 0; r < 4; r++) {
+        (void)number_in("ready", r);
+    }
+    if (rank == 2) {
+        (void)kill(number_in("agent", 1), SIGKILL);
+    }
+    if (rank >= 2) {
+        (void)raise(SIGKILL);
+    }
+    (void)sleep(60);
+}
+
+/* Returns the status with which the rank ends. */
+static int first_attempt(lt_board *b, const char *how, int rank) {
+    lt_comm *c = NULL;
+    if (strcmp(how, "node") == 0 || strcmp(how, "shrinks") == 0) {
+        lose_node(b, rank);
+    }
+    if (strcmp(how, "silent") == 0) {
+        if (lt_comm_open(&c, NULL) != LT_OK) {
+            return 3;
+        }
+        (void)usleep(300000);
+        lt_board_step(b, 5);
+        if (rank == 1) {
+            (void)raise(SIGSTOP);
+        }
+        (void)sleep(60);
+    }
+    lt_board_step(b, 5);
+    put_number("ready", rank, (int)getpid());
+    for (int r = 0; r < atoi(getenv(LT_ENV_RANKS)); r++) {
+        (void)number_in("ready", r);
+    }
+    if (strcmp(how, "wrong") == 0) {
+        return LT_RANK_CORRUPT;
+    }
+    if (strcmp(how, "suspect") == 0 && rank == 3) {
+        lt_board_suspect(b, 5);
+        return LT_RANK_CORRUPT;
+    }
+    if (strcmp(how, "device") == 0 && rank == 3) {
+        return LT_RANK_DEVICE;
+    }
+    (void)sleep(60);
+    return 0;
+}
+
+static int play(lt_board *b, const char *how, int rank) {
+    const int attempt = (int)(strtoull(getenv(LT_ENV_EPOCH), NULL, 10) & 0xffffffffu);
+    const char *node = getenv(LT_ENV_NODE);
+    char name[32];
+    if (rank == 0) {
+        lt_board_folder(b, getenv(ENV_FOLDER));
+    }
+    if (strcmp(how, "deaf") == 0) {
+        (void)signal(SIGINT, SIG_IGN);
+    }
+    if (strcmp(how, "deaf") == 0 || strcmp(how, "train") == 0 || strcmp(how, "other") == 0) {
+        put_number("ready", rank, (int)getpid());
+        (void)sleep(60);
+        return 0;
+    }
+    if (strcmp(how, "works") == 0) {
+        (void)signal(SIGTERM, on_term);
+        put_number("ready", rank, (int)getpid());
+        while (stopped == 0) {
+            (void)usleep(5000);
+        }
+        return LT_RANK_STOPPED;
+    }
+    if (attempt == 1) {
+        return first_attempt(b, how, rank);
+    }
+    (void)snprintf(name, sizeof name, "attempt-%d", attempt);
+    put_number(name, rank, node != NULL ? atoi(node) : -1);
+    if (strcmp(how, "shrinks") == 0 && attempt == 2) {
+        train_until_term(b);
+        return LT_RANK_STOPPED;
+    }
+    return 0;
+}
+
+static int as_rank(const char *how) {
+    lt_board *b = lt_board_of_rank();
+    const int status = b == NULL ? 3 : play(b, how, atoi(getenv(LT_ENV_RANK)));
+    lt_board_close(b);
+    return status;
+}
+
+/* argv: PROGRAM agent --memory FOLDER --node K --nodes N */
+static int as_agent(char **argv) {
+    const int node = atoi(argv[5]);
+    put_number("agent", node, (int)getpid());
+    return lt_agent_run(&(lt_agent_options){.root = argv[3],
+                                            .token = getenv(LT_ENV_TOKEN),
+                                            .node = node,
+                                            .n_nodes = atoi(argv[7])}) != LT_OK;
+}
+
+/* ---- The launcher ---------------------------------------------------------------------------- */
+
+static lt_launch_options options_of(int n_ranks) {
+    return (lt_launch_options){
+        .n_ranks = n_ranks, .retries = 3, .grace_s = 0.3, .beat_s = 0.1, .silent_s = 60.0};
+}
+
+static int launch(const lt_launch_options *o, const char *how) {
+    char word[] = "test_launch_faults", a[32];
+    char *const argv[] = {word, a, NULL};
+    int status = -1;
+    (void)snprintf(a, sizeof a, "%s", how);
+    if (lt_launch(o, "/proc/self/exe", argv, &status) != LT_OK) {
+        fail_msg("%s: %s", how, lt_error_message());
+    }
+    return status;
+}
+
+static void forget(void) {
+    assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+    assert_int_equal(lt_file_make_dirs(folder), LT_OK);
+}
+
+/* The i-th event of a kind; NULL: there are fewer. The caller owns the reference. */
+static json_t *event(const char *kind, size_t i) {
+    char path[LT_PATH_BYTES], *text = NULL, *rest = NULL;
+    json_t *found = NULL;
+    (void)snprintf(path, sizeof path, "%s/events.jsonl", folder);
+    assert_int_equal(lt_file_read(&text, NULL, path, 1 << 20), LT_OK);
+    for (char *line = strtok_r(text, "\n", &rest); line != NULL && found == NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        json_t *e = json_loads(line, 0, NULL);
+        const char *is = json_string_value(json_object_get(e, "event"));
+        if (is != NULL && strcmp(is, kind) == 0 && i-- == 0) {
+            found = json_incref(e);
+        }
+        json_decref(e);
+    }
+    free(text);
+    return found;
+}
+
+static double number_at(const char *kind, size_t i, const char *key) {
+    json_t *e = event(kind, i);
+    const double value = json_number_value(json_object_get(e, key));
+    if (!json_is_number(json_object_get(e, key))) {
+        fail_msg("event %zu of kind %s has no number '%s'", i, kind, key);
+    }
+    json_decref(e);
+    return value;
+}
+
+static void text_at(const char *kind, size_t i, const char *key, const char *want) {
+    json_t *e = event(kind, i);
+    const char *is = json_string_value(json_object_get(e, key));
+    if (is == NULL || strcmp(is, want) != 0) {
+        fail_msg("event %zu of kind %s: '%s' is '%s', not '%s'", i, kind, key,
+                 is != NULL ? is : "nothing", want);
+    }
+    json_decref(e);
+}
+
+static void no_event(const char *kind, size_t i) {
+    json_t *e = event(kind, i);
+    assert_null(e);
+}
+
+/* ---- Requests to stop ------------------------------------------------------------------------ */
+
+/* Start a launcher of two ranks in a process of its own; returns when they run. */
+static pid_t begin(const char *how, pid_t ranks[2]) {
+    const lt_launch_options o = {.n_ranks = 2, .grace_s = 10.0};
+    pid_t pid;
+    forget();
+    pid = fork();
+    if (pid == 0) {
+        _exit(launch(&o, how));
+    }
+    for (int r = 0; r < 2; r++) {
+        ranks[r] = (pid_t)number_in("ready", r);
+        assert_true(ranks[r] > 0);
+    }
+    return pid;
+}
+
+static int ended(pid_t pid) {
+    const double until_s = lt_clock_s() + MOST_S;
+    int status;
+    while (waitpid(pid, &status, WNOHANG) != pid) {
+        if (lt_clock_s() > until_s) {
+            (void)kill(pid, SIGKILL);
+            fail_msg("the launcher does not end");
+        }
+        (void)usleep(5000);
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static bool runs_after(pid_t pid, double seconds) {
+    const double until_s = lt_clock_s() + seconds;
+    int status;
+    while (lt_clock_s() < until_s) {
+        if (waitpid(pid, &status, WNOHANG) == pid) {
+            return false;
+        }
+        (void)usleep(5000);
+    }
+    return true;
+}
+
+/* Of a process: 'T' is stopped. */
+static bool becomes(pid_t pid, bool stops) {
+    const double until_s = lt_clock_s() + MOST_S;
+    char path[64], *text = NULL, *at;
+    bool is = !stops;
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    while (is != stops && lt_clock_s() < until_s) {
+        if (lt_file_read(&text, NULL, path, 4096) == LT_OK) {
+            at = strrchr(text, ')');
+            is = at != NULL && at[2] == 'T';
+            free(text);
+        }
+        (void)usleep(5000);
+    }
+    return is == stops;
+}
+
+/* Two SIGINTs within a second are one; a third one later kills ranks that ignore them. */
+static void a_second_interrupt_kills(void **state) {
+    pid_t ranks[2];
+    const pid_t pid = begin("deaf", ranks);
+    (void)state;
+    assert_int_equal(kill(pid, SIGINT), 0);
+    assert_true(runs_after(pid, 0.1));
+    assert_int_equal(kill(pid, SIGINT), 0);
+    assert_true(runs_after(pid, 1.1));
+    assert_int_equal(kill(pid, SIGINT), 0);
+    assert_int_equal(ended(pid), 128 + SIGKILL);
+    for (int r = 0; r < 2; r++) {
+        assert_true(kill(ranks[r], 0) != 0);
+    }
+}
+
+/* SIGTSTP stops all until SIGCONT. */
+static void all_are_suspended_together(void **state) {
+    pid_t ranks[2];
+    const pid_t pid = begin("works", ranks);
+    (void)state;
+    assert_int_equal(kill(pid, SIGTSTP), 0);
+    assert_true(becomes(pid, true) && becomes(ranks[0], true) && becomes(ranks[1], true));
+    assert_int_equal(kill(pid, SIGCONT), 0);
+    assert_true(becomes(pid, false) && becomes(ranks[0], false) && becomes(ranks[1], false));
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_int_equal(ended(pid), LT_RANK_STOPPED);
+}
+
+/* A signal that ends ranks is the status, except before training has installed its handlers: there
+ * is nothing to save then. */
+static void a_stop_before_training(void **state) {
+    static const struct {
+        const char *how;
+        int status;
+    } cases[] = {{"train", LT_RANK_STOPPED}, {"other", 128 + SIGTERM}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pid_t ranks[2];
+        const pid_t pid = begin(cases[i].how, ranks);
+        assert_int_equal(kill(pid, SIGTERM), 0);
+        assert_int_equal(ended(pid), cases[i].status);
+    }
+}
+
+/* ---- Hardware -------------------------------------------------------------------------------- */
+
+/* A run that leaves a machine whose device has failed puts its job back in the queue. */
+static void a_job_leaves_its_machine(void **state) {
+    static const char *const scripts[] = {"#!/bin/sh\necho \"$*\" > \"$LATEEN_TEST_FOLDER/said\"\n",
+                                          "#!/bin/sh\nexit 1\n"};
+    char path[LT_PATH_BYTES], all[2 * LT_PATH_BYTES], *said = NULL, *before = getenv("PATH");
+    lt_launch_options o = options_of(4);
+    (void)state;
+    before = strdup(before != NULL ? before : "/bin");
+    o.retries = 0;
+    o.requeue = true;
+    assert_int_equal(setenv("SLURM_JOB_ID", "77", 1), 0);
+    for (int i = 0; i < 2; i++) {
+        json_t *e;
+        forget();
+        (void)snprintf(path, sizeof path, "%s/scontrol", folder);
+        assert_int_equal(lt_file_write_atomic(path, scripts[i], strlen(scripts[i])), LT_OK);
+        assert_int_equal(chmod(path, 0755), 0);
+        (void)snprintf(all, sizeof all, "%s:%s", folder, before);
+        assert_int_equal(setenv("PATH", all, 1), 0);
+        assert_int_equal(launch(&o, "device"), LT_RANK_STOPPED);
+        (void)snprintf(path, sizeof path, "%s/said", folder);
+        if (i == 0) {
+            assert_int_equal(lt_file_read(&said, NULL, path, 64), LT_OK);
+            assert_string_equal(said, "requeue 77\n");
+            free(said);
+        }
+        text_at("fault", 0, "kind", "device");
+        text_at("fault", 0, "what", "rank 3 ended with status 74");
+        assert_true(number_at("fault", 0, "rank") == 3 && number_at("fault", 0, "step") == 5);
+        text_at("decision", 0, "why", "a fault of hardware: the run continues elsewhere");
+        e = event("decision", 0);
+        assert_true(json_is_false(json_object_get(e, "again")));
+        json_decref(e);
+        text_at("requeue", 0, "job", "77");
+        e = event("requeue", 0);
+        assert_true(json_is_true(json_object_get(e, "queued")) == (i == 0));
+        json_decref(e);
+        assert_true(number_at("end", 0, "status") == LT_RANK_STOPPED);
+        no_event("start", 1);
+    }
+    assert_int_equal(unsetenv("SLURM_JOB_ID"), 0);
+    assert_int_equal(setenv("PATH", before, 1), 0);
+    free(before);
+}
+
+/* The time without a sign of life belongs to the time until the fault is found. */
+static void a_silent_rank(void **state) {
+    lt_launch_options o = options_of(2);
+    (void)state;
+    forget();
+    o.silent_s = 1.0;
+    assert_int_equal(launch(&o, "silent"), 0);
+    text_at("fault", 0, "kind", "silent");
+    text_at("fault", 0, "what", "rank 1 has stopped answering: no heartbeat for 1 s");
+    assert_true(number_at("fault", 0, "rank") == 1 && number_at("fault", 0, "step") == 5);
+    text_at("phase", 0, "phase", "detect");
+    assert_true(number_at("phase", 0, "seconds") > 0.8 && number_at("phase", 0, "seconds") < 15.0);
+    no_event("fault", 1);
+}
+
+/* Ranks that find different bits, none of which is known to be wrong, are no fault of one rank. */
+static void wrong_bits_of_nobody(void **state) {
+    const lt_launch_options o = options_of(2);
+    (void)state;
+    forget();
+    assert_int_equal(launch(&o, "wrong"), 0);
+    text_at("fault", 0, "kind", "corrupt");
+    text_at("fault", 0, "what", "ranks do not hold the same bits, and none is known to be wrong");
+    assert_true(number_at("fault", 0, "rank") == -1);
+    no_event("suspect", 0);
+}
+
+/* ---- Nodes ----------------------------------------------------------------------------------- */
+
+/* Whatever takes node 1 out, its ranks move to the spare one, and the others stay. A fault of
+ * hardware and a suspect make its node suspect: it is not used again. */
+static void ranks_move_to_a_spare_node(void **state) {
+    static const struct {
+        const char *how, *kind, *state;
+    } cases[] = {{"node", "killed", "lost"},
+                 {"suspect", "corrupt", "suspect"},
+                 {"device", "device", "suspect"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lt_launch_options o = options_of(4);
+        forget();
+        o.n_nodes = 2;
+        o.spares = 1;
+        assert_int_equal(launch(&o, cases[i].how), 0);
+        text_at("fault", 0, "kind", cases[i].kind);
+        text_at("node", 0, "state", cases[i].state);
+        text_at("node", 1, "state", "moved");
+        assert_true(number_at("node", 0, "node") == 1 && number_at("node", 1, "spare") == 2);
+        assert_true(number_at("start", 1, "ranks") == 4);
+        for (int r = 0; r < 4; r++) {
+            assert_int_equal(number_in("attempt-2", r), r < 2 ? 0 : 2);
+        }
+    }
+}
+
+/* Without a spare node the run goes on with the ranks of one; when the other is back, all save, and
+ * it has all its ranks again. */
+static void a_run_shrinks_and_grows(void **state) {
+    lt_launch_options o = options_of(4);
+    (void)state;
+    forget();
+    o.n_nodes = 2;
+    o.shrink = true;
+    o.back_s = 0.5;
+    o.grace_s = 2.0;
+    assert_int_equal(launch(&o, "shrinks"), 0);
+    assert_true(number_at("start", 0, "ranks") == 4 && number_at("start", 1, "ranks") == 2);
+    assert_true(number_at("start", 2, "ranks") == 4);
+    text_at("fault", 0, "kind", "killed");
+    text_at("fault", 1, "kind", "grow");
+    text_at("fault", 1, "what", "a node is back, and all have saved");
+    assert_true(number_at("fault", 1, "rank") == -1 && number_at("fault", 1, "step") >= 6);
+    no_event("start", 3);
+    for (int r = 0; r < 4; r++) {
+        assert_int_equal(number_in("attempt-3", r), r < 2 ? 0 : 1);
+        assert_true(r >= 2 || number_in("attempt-2", r) == 0);
+    }
+    assert_true(number_at("end", 0, "status") == 0);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2 && lt_comm_under_launch()) {
+        return as_rank(argv[1]);
+    }
+    if (argc == 8 && strcmp(argv[1], "agent") == 0) {
+        return as_agent(argv);
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_second_interrupt_kills),
+                                       cmocka_unit_test(all_are_suspended_together),
+                                       cmocka_unit_test(a_stop_before_training),
+                                       cmocka_unit_test(a_job_leaves_its_machine),
+                                       cmocka_unit_test(a_silent_rank),
+                                       cmocka_unit_test(wrong_bits_of_nobody),
+                                       cmocka_unit_test(ranks_move_to_a_spare_node),
+                                       cmocka_unit_test(a_run_shrinks_and_grows)};
+    int failed;
+    if (make_folder(NULL) != 0 || setenv(ENV_FOLDER, folder, 1) != 0) {
+        return 1;
+    }
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return remove_folder(NULL) != 0 || failed;
+}
