@@ -99,6 +99,23 @@ static void lose_node(lt_board *b, int rank) {
     (void)sleep(60);
 }
 
+/* Rank 1 dies; the others leave the world, and wait for the next one. */
+static int keep(lt_board *b, int rank) {
+    const uint64_t epoch = lt_board_epoch(b);
+    const double until_s = lt_clock_s() + MOST_S;
+    if (rank == 1) {
+        (void)raise(SIGKILL);
+    }
+    if (!lt_board_leave(b)) {
+        return 3;
+    }
+    while (lt_board_epoch(b) == epoch && lt_clock_s() < until_s) {
+        (void)usleep(5000);
+    }
+    put_number("kept", rank, (int)getpid());
+    return 0;
+}
+
 /* Returns the status with which the rank ends. */
 static int first_attempt(lt_board *b, const char *how, int rank) {
     lt_comm *c = NULL;
@@ -123,6 +140,9 @@ static int first_attempt(lt_board *b, const char *how, int rank) {
     }
     if (strcmp(how, "wrong") == 0) {
         return LT_RANK_CORRUPT;
+    }
+    if (strcmp(how, "keeps") == 0) {
+        return keep(b, rank);
     }
     if (strcmp(how, "suspect") == 0 && rank == 3) {
         lt_board_suspect(b, 5);
@@ -461,6 +481,27 @@ static void ranks_move_to_a_spare_node(void **state) {
     }
 }
 
+/* Ranks that survive a fault wait for the next attempt in their process. */
+static void ranks_are_kept(void **state) {
+    (void)state;
+    for (int nodes = 0; nodes <= 2; nodes += 2) {
+        lt_launch_options o = options_of(4);
+        forget();
+        o.keep = true;
+        o.n_nodes = nodes;
+        o.grace_s = 5.0;
+        assert_int_equal(launch(&o, "keeps"), 0);
+        text_at("fault", 0, "kind", "killed");
+        no_event("fault", 1);
+        for (int r = 0; r < 4; r++) {
+            char path[LT_PATH_BYTES];
+            path_of(path, "attempt-2", r);
+            assert_int_equal(lt_file_exists(path), r == 1); /* Only this one is started again. */
+            assert_true(r == 1 || number_in("kept", r) == number_in("ready", r));
+        }
+    }
+}
+
 /* Without a spare node the run goes on with the ranks of one; when the other is back, all save, and
  * it has all its ranks again. */
 static void a_run_shrinks_and_grows(void **state) {
@@ -500,6 +541,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(a_silent_rank),
                                        cmocka_unit_test(wrong_bits_of_nobody),
                                        cmocka_unit_test(ranks_move_to_a_spare_node),
+                                       cmocka_unit_test(ranks_are_kept),
                                        cmocka_unit_test(a_run_shrinks_and_grows)};
     int failed;
     if (make_folder(NULL) != 0 || setenv(ENV_FOLDER, folder, 1) != 0) {
