@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "data/tokenizer/unicode.h"
+
 /* ---- binding ---- */
 
 /* Length of the i-th word of a list separated by blanks; 0: there is none. */
@@ -169,6 +171,23 @@ lt_err lt_jinja_test(lt_jrun *r, lt_jv name, lt_jv self, const lt_jargs *args, b
 
 /* ---- "..." % x ---- */
 
+/* Bytes of a text that are left with a precision, the most characters of it: "%.3s". */
+static size_t precise(const char *s, size_t n, const char *spec, size_t n_spec) {
+    const char *dot = memchr(spec, '.', n_spec);
+    size_t most = 0, at = 0;
+    if (dot == NULL) {
+        return n;
+    }
+    for (const char *p = dot + 1; p + 1 < spec + n_spec && most < n; p++) {
+        most = *p >= '0' && *p <= '9' ? most * 10 + (size_t)(*p - '0') : most;
+    }
+    for (size_t i = 0; i < most && at < n; i++) {
+        uint32_t cp;
+        at += lt_utf8_decode((const uint8_t *)s + at, (const uint8_t *)s + n, &cp);
+    }
+    return at;
+}
+
 static lt_err percent_one(lt_jrun *r, lt_jbuf *b, const char *spec, size_t n, lt_jv v) {
     char format[32], text[400];
     lt_jbuf plain = {.pool = &r->pool};
@@ -178,6 +197,9 @@ static lt_err percent_one(lt_jrun *r, lt_jbuf *b, const char *spec, size_t n, lt
 
     if (n > 16) {
         LT_JFAIL(r, "format '%.*s' is too long", (int)n, spec);
+    }
+    if (kind == 'o' && memchr(spec, '#', n) != NULL) {
+        LT_JFAIL(r, "format '%.*s' is not supported", (int)n, spec); /* C writes another prefix. */
     }
     if (strchr("dixXofFeEgGc", kind) != NULL) {
         if (!lt_jv_is_number(v)) {
@@ -210,6 +232,7 @@ static lt_err percent_one(lt_jrun *r, lt_jbuf *b, const char *spec, size_t n, lt
         width = spec[i] >= '0' && spec[i] <= '9' ? width * 10 + spec[i] - '0' : width;
     }
     width = width > 100000 ? 100000 : width;
+    plain.n = precise(plain.s, plain.n, spec, n);
     pad = lt_jtext_count(plain.s, plain.n);
     pad = (size_t)width > pad ? (size_t)width - pad : 0;
     LT_TRY(lt_jinja_steps(r, pad));

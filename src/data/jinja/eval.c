@@ -351,7 +351,20 @@ static const lt_jv *find_keyword(const lt_jargs *args, lt_jv name) {
     return NULL;
 }
 
-/* Arguments become variables of the macro's scope; the remaining ones become varargs and kwargs. */
+/* Whether the nodes read a variable. */
+static bool mentions(const lt_jnode *n, const char *name) {
+    for (; n != NULL; n = n->next) {
+        if ((n->kind == LT_NODE_NAME && lt_jv_str_is(n->value, name)) || mentions(n->a, name) ||
+            mentions(n->b, name) || mentions(n->c, name) || mentions(n->d, name) ||
+            mentions(n->e, name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Arguments become variables of the macro's scope; the remaining ones become varargs, kwargs and
+ * caller, and are errors if the macro does not read these. */
 static lt_err bind_macro(lt_jrun *r, const lt_jmacro *m, const lt_jargs *args, lt_jscope *s) {
     lt_jv varargs = LT_JV(NONE), kwargs = LT_JV(NONE);
     size_t n = 0;
@@ -365,13 +378,23 @@ static lt_err bind_macro(lt_jrun *r, const lt_jmacro *m, const lt_jargs *args, l
         }
         LT_TRY(lt_jscope_set(r, s, p->value, v));
     }
+    if (args->n_pos > n && !mentions(m->node->b, "varargs")) {
+        LT_JFAIL(r, "macro '%.*s' takes not more than %zu argument(s)", (int)m->node->value.n,
+                 m->node->value.s, n);
+    }
     LT_TRY(lt_jv_new_list(&r->pool, LT_JLIST_TUPLE, 0, &varargs));
     for (size_t i = n; i < args->n_pos; i++) {
         LT_TRY(lt_jv_push(&r->pool, varargs.list, args->pos[i]));
     }
     LT_TRY(lt_jv_new_dict(&r->pool, &kwargs));
     for (size_t i = 0; i < args->n_kw; i++) {
-        if (lt_jv_str_is(args->kw[i].key, "caller")) {
+        const bool caller = lt_jv_str_is(args->kw[i].key, "caller");
+        if ((caller || scope_get(s, args->kw[i].key) == NULL) &&
+            !mentions(m->node->b, caller ? "caller" : "kwargs")) {
+            LT_JFAIL(r, "macro '%.*s' takes no keyword argument '%.*s'", (int)m->node->value.n,
+                     m->node->value.s, (int)args->kw[i].key.n, args->kw[i].key.s);
+        }
+        if (caller) {
             LT_TRY(lt_jscope_set(r, s, args->kw[i].key, args->kw[i].value));
         } else if (scope_get(s, args->kw[i].key) == NULL) {
             LT_TRY(lt_jv_set(&r->pool, kwargs.dict, args->kw[i].key, args->kw[i].value));

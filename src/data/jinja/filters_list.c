@@ -249,11 +249,12 @@ FILTER(f_rejectattr) {
 
 /* The key to sort by: an attribute if one is named, in lower case unless the sort is
  * case-sensitive. */
-static lt_err sort_key(lt_jrun *r, lt_jv v, lt_jv attribute, bool cased, lt_jv *out) {
+static lt_err sort_key(lt_jrun *r, lt_jv v, lt_jv attribute, lt_jv fallback, bool cased,
+                       lt_jv *out) {
     lt_jbuf b = {.pool = &r->pool};
     *out = v;
     if (attribute.kind != LT_JV_ABSENT && attribute.kind != LT_JV_NONE) {
-        LT_TRY(attribute_of(r, v, attribute, LT_JV(ABSENT), out));
+        LT_TRY(attribute_of(r, v, attribute, fallback, out));
     }
     if (out->kind == LT_JV_STR && !cased) {
         LT_TRY(lt_jtext_case(&b, out->s, out->n, LT_CASE_LOWER));
@@ -262,12 +263,40 @@ static lt_err sort_key(lt_jrun *r, lt_jv v, lt_jv attribute, bool cased, lt_jv *
     return LT_OK;
 }
 
-static lt_err keys_of(lt_jrun *r, const lt_jlist *items, lt_jv attribute, bool cased, lt_jv **out) {
+static lt_err keys_of(lt_jrun *r, const lt_jlist *items, lt_jv attribute, lt_jv fallback,
+                      bool cased, lt_jv **out) {
     void *data;
     LT_TRY(lt_jpool_take(&r->pool, (items->n + 1) * sizeof **out, &data));
     *out = data;
     for (size_t i = 0; i < items->n; i++) {
-        LT_TRY(sort_key(r, items->v[i], attribute, cased, &(*out)[i]));
+        LT_TRY(sort_key(r, items->v[i], attribute, fallback, cased, &(*out)[i]));
+    }
+    return LT_OK;
+}
+
+/* The same for sort, which takes several attributes, "age,name": the first one counts most. */
+static lt_err keys_of_all(lt_jrun *r, const lt_jlist *items, lt_jv attributes, bool cased,
+                          lt_jv **out) {
+    size_t from = 0;
+    LT_TRY(keys_of(r, items, LT_JV(ABSENT), LT_JV(ABSENT), true, out));
+    if (attributes.kind != LT_JV_STR || memchr(attributes.s, ',', attributes.n) == NULL) {
+        return keys_of(r, items, attributes, LT_JV(ABSENT), cased, out);
+    }
+    for (size_t i = 0; i < items->n; i++) {
+        LT_TRY(new_list(r, LT_JLIST_LIST, &(*out)[i]));
+    }
+    while (from <= attributes.n) {
+        const char *comma = attributes.n > from
+                                ? memchr(attributes.s + from, ',', attributes.n - from)
+                                : NULL;
+        const size_t to = comma != NULL ? (size_t)(comma - attributes.s) : attributes.n;
+        const lt_jv one = LT_JV_OF_STR(attributes.s + from, to - from);
+        for (size_t i = 0; i < items->n; i++) {
+            lt_jv key;
+            LT_TRY(sort_key(r, items->v[i], one, LT_JV(ABSENT), cased, &key));
+            LT_TRY(lt_jv_push(&r->pool, (*out)[i].list, key));
+        }
+        from = to + 1;
     }
     return LT_OK;
 }
@@ -280,7 +309,7 @@ FILTER(f_sort) {
     lt_jv *keys = NULL;
     UNUSED();
     LT_TRY(f_list(r, self, a, args, out));
-    LT_TRY(keys_of(r, out->list, a[2], given(a[1]), &keys));
+    LT_TRY(keys_of_all(r, out->list, a[2], given(a[1]), &keys));
     return lt_jinja_sort(r, out->list, keys, given(a[0]));
 }
 
@@ -293,7 +322,8 @@ FILTER(f_dictsort) {
     }
     LT_TRY(f_items(r, self, a, args, out));
     out->list->sub = LT_JLIST_LIST;
-    LT_TRY(keys_of(r, out->list, LT_JV_OF_INT(by_value ? 1 : 0), given(a[0]), &keys));
+    LT_TRY(
+        keys_of(r, out->list, LT_JV_OF_INT(by_value ? 1 : 0), LT_JV(ABSENT), given(a[0]), &keys));
     return lt_jinja_sort(r, out->list, keys, given(a[2]));
 }
 
@@ -302,7 +332,7 @@ FILTER(f_unique) {
     lt_jv *keys = NULL;
     UNUSED();
     LT_TRY(lt_jinja_iterate(r, self, &items));
-    LT_TRY(keys_of(r, items, a[1], given(a[0]), &keys));
+    LT_TRY(keys_of(r, items, a[1], LT_JV(ABSENT), given(a[0]), &keys));
     LT_TRY(new_list(r, LT_JLIST_ITER, out));
     for (size_t i = 0; i < items->n; i++) {
         bool seen = false;
@@ -325,7 +355,7 @@ static lt_err extreme(lt_jrun *r, lt_jv self, const lt_jv *a, bool max, lt_jv *o
     lt_jv *keys = NULL;
     size_t best = 0;
     LT_TRY(lt_jinja_iterate(r, self, &items));
-    LT_TRY(keys_of(r, items, a[1], given(a[0]), &keys));
+    LT_TRY(keys_of(r, items, a[1], LT_JV(ABSENT), given(a[0]), &keys));
     *out = (lt_jv){.kind = LT_JV_UNDEF, .s = "an item of an empty sequence", .n = 28};
     for (size_t i = 1; i < items->n; i++) {
         bool better = false;
@@ -401,9 +431,9 @@ FILTER(f_groupby) {
     lt_jv sorted, *keys = NULL;
     UNUSED();
     LT_TRY(f_list(r, self, a, args, &sorted));
-    LT_TRY(keys_of(r, sorted.list, a[0], given(a[2]), &keys));
+    LT_TRY(keys_of(r, sorted.list, a[0], a[1], given(a[2]), &keys));
     LT_TRY(lt_jinja_sort(r, sorted.list, keys, false));
-    LT_TRY(keys_of(r, sorted.list, a[0], given(a[2]), &keys));
+    LT_TRY(keys_of(r, sorted.list, a[0], a[1], given(a[2]), &keys));
     LT_TRY(new_list(r, LT_JLIST_LIST, out));
     for (size_t i = 0; i < sorted.list->n; i++) {
         if (i == 0 || !lt_jv_equal(keys[i - 1], keys[i])) {
@@ -411,6 +441,7 @@ FILTER(f_groupby) {
             LT_TRY(attribute_of(r, sorted.list->v[i], a[0], a[1], &key));
             LT_TRY(new_list(r, LT_JLIST_LIST, &members));
             LT_TRY(lt_jv_new_pair(&r->pool, key, members, &pair));
+            pair.list->group = true;
             LT_TRY(lt_jv_push(&r->pool, out->list, pair));
         }
         LT_TRY(lt_jv_push(&r->pool, out->list->v[out->list->n - 1].list->v[1].list,

@@ -120,6 +120,7 @@ struct lt_jlist {
     size_t n, room;
     lt_jlist_sub sub;
     bool spent;                /* ITER: has been iterated. */
+    bool group;                /* TUPLE: of groupby; its items are also .grouper and .list. */
     const char *what;          /* ITER, VIEW: "generator", "dict_items", ... for its text. */
     int64_t start, stop, step; /* RANGE, for its text. */
 };

@@ -372,6 +372,11 @@ lt_err lt_jinja_attr(lt_jrun *r, lt_jv v, lt_jv name, lt_jv *out) {
         *out = v.macro->node->value;
         return LT_OK;
     }
+    if (v.kind == LT_JV_LIST && v.list->group &&
+        (lt_jv_str_is(name, "grouper") || lt_jv_str_is(name, "list"))) {
+        *out = v.list->v[lt_jv_str_is(name, "list") ? 1 : 0];
+        return LT_OK;
+    }
     if (lt_jinja_has_method(v, name)) {
         return method_of(r, v, name, out);
     }

@@ -93,8 +93,8 @@ static uint32_t upper_cp(uint32_t cp) {
     return cp;
 }
 
-static lt_err put_upper(lt_jbuf *b, uint32_t cp) {
-    return cp == 0xDF ? lt_jbuf_puts(b, "SS") : put_cp(b, upper_cp(cp));
+static lt_err put_upper(lt_jbuf *b, uint32_t cp, bool title) {
+    return cp == 0xDF ? lt_jbuf_puts(b, title ? "Ss" : "SS") : put_cp(b, upper_cp(cp));
 }
 
 static lt_err put_lower(lt_jbuf *b, uint32_t cp) {
@@ -114,6 +114,7 @@ static bool is_upper_cp(uint32_t cp) {
 
 lt_err lt_jtext_case(lt_jbuf *b, const char *s, size_t n, lt_jcase how) {
     const uint8_t *p = (const uint8_t *)s, *end = p + n;
+    const bool begins = how == LT_CASE_TITLE || how == LT_CASE_CAPITALIZE;
     bool first = true; /* The next letter begins a word (TITLE) or the text (CAPITALIZE). */
     while (p < end) {
         uint32_t cp;
@@ -122,7 +123,8 @@ lt_err lt_jtext_case(lt_jbuf *b, const char *s, size_t n, lt_jcase how) {
         const bool upper = how == LT_CASE_UPPER || (first && how >= LT_CASE_TITLE && cased) ||
                            (how == LT_CASE_SWAP && !is_upper_cp(cp));
         const bool is_upper = how == LT_CASE_SWAP ? !is_upper_cp(cp) : upper;
-        LT_TRY(is_upper && !(how == LT_CASE_TITLE && !first) ? put_upper(b, cp) : put_lower(b, cp));
+        LT_TRY(is_upper && !(how == LT_CASE_TITLE && !first) ? put_upper(b, cp, first && begins)
+                                                             : put_lower(b, cp));
         /* str.title(): a word is a run of cased characters, taken here as letters. */
         first = how == LT_CASE_TITLE && (lt_unicode_flags(cp) & LT_UNICODE_LETTER) == 0;
     }

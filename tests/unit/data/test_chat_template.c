@@ -1,5 +1,7 @@
-/* Chat templates: equal to transformers on published templates and on random ones (goldens by
- * tools/check_templates.py); the bounds of the sandbox; where a model's template is found. */
+/* Chat templates: equal to transformers on published templates, on random ones, and on small ones
+ * for each filter, method and statement (goldens by tools/check_templates.py and
+ * tools/make_jinja_expressions.py); the bounds of the sandbox; where a model's template is
+ * found. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +17,8 @@
 #include "base/json.h"
 #include "data/chat_template.h"
 
-#define GOLDENS "tests/golden/data/chat_templates.jsonl"
+#define GOLDENS     "tests/golden/data/chat_templates.jsonl"
+#define EXPRESSIONS "tests/golden/data/jinja_expressions.jsonl"
 
 /* The text, malloc'ed, or NULL, with the message of the failure. */
 static char *render(const char *template_text, size_t bytes, const json_t *context, lt_err *err) {
@@ -97,13 +100,13 @@ static void long_integers(void **state) {
     }
 }
 
-static void equals_transformers(void **state) {
-    FILE *f = fopen(GOLDENS, "r");
+/* Render every template of a file; at least so many must give a text. */
+static void equal(const char *path, int least) {
+    FILE *f = fopen(path, "r");
     char *line = NULL;
     size_t room = 0;
     json_t *templates = json_object(), *context = NULL;
     int texts = 0, errors = 0, bad = 0;
-    (void)state;
     assert_non_null(f);
     setenv("TZ", "UTC", 1);
     while (getline(&line, &room, f) > 0) {
@@ -140,11 +143,22 @@ static void equals_transformers(void **state) {
         json_decref(row);
     }
     print_message("%d texts, %d errors as transformers has them, %d differ\n", texts, errors, bad);
-    assert_true(texts > 500 && bad == 0);
+    assert_true(texts > least && bad == 0);
     json_decref(templates);
     json_decref(context);
     free(line);
     fclose(f);
+}
+
+static void equals_transformers(void **state) {
+    (void)state;
+    equal(GOLDENS, 500);
+}
+
+/* Each filter, method, test, operator and statement, with its options. */
+static void expressions_equal_transformers(void **state) {
+    (void)state;
+    equal(EXPRESSIONS, 500);
 }
 
 static void raise_is_an_error(void **state) {
@@ -268,11 +282,15 @@ static void models_have_templates(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_transformers),   cmocka_unit_test(raise_is_an_error),
-        cmocka_unit_test(bounds_hold),           cmocka_unit_test(powers),
-        cmocka_unit_test(long_integers),         cmocka_unit_test(clock_can_be_set),
-        cmocka_unit_test(formats_are_templates), cmocka_unit_test(models_have_templates)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_transformers),
+                                       cmocka_unit_test(expressions_equal_transformers),
+                                       cmocka_unit_test(raise_is_an_error),
+                                       cmocka_unit_test(bounds_hold),
+                                       cmocka_unit_test(powers),
+                                       cmocka_unit_test(long_integers),
+                                       cmocka_unit_test(clock_can_be_set),
+                                       cmocka_unit_test(formats_are_templates),
+                                       cmocka_unit_test(models_have_templates)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
