@@ -276,45 +276,29 @@ static void no_event(const char *kind, size_t i) {
 
 /* ---- Requests to stop ------------------------------------------------------------------------ */
 
-/* Start a launcher of two ranks in a process of its own; returns when they run. */
-static pid_t begin(const char *how, pid_t ranks[2]) {
+typedef bool signaller(pid_t launcher, const pid_t ranks[2]);
+
+/* The status of a launch of two ranks. When they run, another process sends signals; it returns
+ * whether it has seen what it expects. */
+static int launch_with(const char *how, signaller *send) {
     const lt_launch_options o = {.n_ranks = 2, .grace_s = 10.0};
-    pid_t pid;
+    const pid_t launcher = getpid();
+    pid_t child, ranks[2];
+    int status, sent;
     forget();
-    pid = fork();
-    if (pid == 0) {
-        _exit(launch(&o, how));
+    child = fork();
+    if (child == 0) {
+        ranks[0] = (pid_t)number_in("ready", 0);
+        ranks[1] = (pid_t)number_in("ready", 1);
+        _exit(ranks[0] > 0 && ranks[1] > 0 && send(launcher, ranks) ? 0 : 1);
     }
+    status = launch(&o, how);
+    assert_int_equal(waitpid(child, &sent, 0), child);
+    assert_int_equal(sent, 0);
     for (int r = 0; r < 2; r++) {
-        ranks[r] = (pid_t)number_in("ready", r);
-        assert_true(ranks[r] > 0);
+        assert_true(kill((pid_t)number_in("ready", r), 0) != 0);
     }
-    return pid;
-}
-
-static int ended(pid_t pid) {
-    const double until_s = lt_clock_s() + MOST_S;
-    int status;
-    while (waitpid(pid, &status, WNOHANG) != pid) {
-        if (lt_clock_s() > until_s) {
-            (void)kill(pid, SIGKILL);
-            fail_msg("the launcher does not end");
-        }
-        (void)usleep(5000);
-    }
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
-static bool runs_after(pid_t pid, double seconds) {
-    const double until_s = lt_clock_s() + seconds;
-    int status;
-    while (lt_clock_s() < until_s) {
-        if (waitpid(pid, &status, WNOHANG) == pid) {
-            return false;
-        }
-        (void)usleep(5000);
-    }
-    return true;
+    return status;
 }
 
 /* Of a process: 'T' is stopped. */
@@ -334,49 +318,48 @@ static bool becomes(pid_t pid, bool stops) {
     return is == stops;
 }
 
+static bool interrupt(pid_t launcher, const pid_t ranks[2]) {
+    static const unsigned waits_us[] = {100000, 1200000, 0};
+    for (int i = 0; i < 3; i++) {
+        if (kill(launcher, SIGINT) != 0 || kill(ranks[0], 0) != 0 || kill(ranks[1], 0) != 0) {
+            return false;
+        }
+        (void)usleep(waits_us[i]);
+    }
+    return true;
+}
+
 /* Two SIGINTs within a second are one; a third one later kills ranks that ignore them. */
 static void a_second_interrupt_kills(void **state) {
-    pid_t ranks[2];
-    const pid_t pid = begin("deaf", ranks);
     (void)state;
-    assert_int_equal(kill(pid, SIGINT), 0);
-    assert_true(runs_after(pid, 0.1));
-    assert_int_equal(kill(pid, SIGINT), 0);
-    assert_true(runs_after(pid, 1.1));
-    assert_int_equal(kill(pid, SIGINT), 0);
-    assert_int_equal(ended(pid), 128 + SIGKILL);
-    for (int r = 0; r < 2; r++) {
-        assert_true(kill(ranks[r], 0) != 0);
-    }
+    assert_int_equal(launch_with("deaf", interrupt), 128 + SIGKILL);
+}
+
+static bool suspend(pid_t launcher, const pid_t ranks[2]) {
+    bool seen = kill(launcher, SIGTSTP) == 0 && becomes(launcher, true) &&
+                becomes(ranks[0], true) && becomes(ranks[1], true);
+    seen = kill(launcher, SIGCONT) == 0 && becomes(launcher, false) && becomes(ranks[0], false) &&
+           becomes(ranks[1], false) && seen;
+    return kill(launcher, SIGTERM) == 0 && seen;
 }
 
 /* SIGTSTP stops all until SIGCONT. */
 static void all_are_suspended_together(void **state) {
-    pid_t ranks[2];
-    const pid_t pid = begin("works", ranks);
     (void)state;
-    assert_int_equal(kill(pid, SIGTSTP), 0);
-    assert_true(becomes(pid, true) && becomes(ranks[0], true) && becomes(ranks[1], true));
-    assert_int_equal(kill(pid, SIGCONT), 0);
-    assert_true(becomes(pid, false) && becomes(ranks[0], false) && becomes(ranks[1], false));
-    assert_int_equal(kill(pid, SIGTERM), 0);
-    assert_int_equal(ended(pid), LT_RANK_STOPPED);
+    assert_int_equal(launch_with("works", suspend), LT_RANK_STOPPED);
+}
+
+static bool terminate(pid_t launcher, const pid_t ranks[2]) {
+    (void)ranks;
+    return kill(launcher, SIGTERM) == 0;
 }
 
 /* A signal that ends ranks is the status, except before training has installed its handlers: there
  * is nothing to save then. */
 static void a_stop_before_training(void **state) {
-    static const struct {
-        const char *how;
-        int status;
-    } cases[] = {{"train", LT_RANK_STOPPED}, {"other", 128 + SIGTERM}};
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        pid_t ranks[2];
-        const pid_t pid = begin(cases[i].how, ranks);
-        assert_int_equal(kill(pid, SIGTERM), 0);
-        assert_int_equal(ended(pid), cases[i].status);
-    }
+    assert_int_equal(launch_with("train", terminate), LT_RANK_STOPPED);
+    assert_int_equal(launch_with("other", terminate), 128 + SIGTERM);
 }
 
 /* ---- Hardware -------------------------------------------------------------------------------- */
@@ -460,9 +443,10 @@ static void wrong_bits_of_nobody(void **state) {
 static void ranks_move_to_a_spare_node(void **state) {
     static const struct {
         const char *how, *kind, *state;
-    } cases[] = {{"node", "killed", "lost"},
-                 {"suspect", "corrupt", "suspect"},
-                 {"device", "device", "suspect"}};
+        double rank; /* The least that the fault can have. */
+    } cases[] = {{"node", "killed", "lost", 2},
+                 {"suspect", "corrupt", "suspect", 3},
+                 {"device", "device", "suspect", 3}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         lt_launch_options o = options_of(4);
@@ -471,6 +455,7 @@ static void ranks_move_to_a_spare_node(void **state) {
         o.spares = 1;
         assert_int_equal(launch(&o, cases[i].how), 0);
         text_at("fault", 0, "kind", cases[i].kind);
+        assert_true(number_at("fault", 0, "rank") >= cases[i].rank);
         text_at("node", 0, "state", cases[i].state);
         text_at("node", 1, "state", "moved");
         assert_true(number_at("node", 0, "node") == 1 && number_at("node", 1, "spare") == 2);
