@@ -1,5 +1,5 @@
 /* letters.h: for tests, a tokenizer whose ids are the letters of a string: id i is letters[i].
- * With `begins` there are two more special tokens: <s>, which begins texts, and <x>. Include it
+ * Special tokens have the ids behind them; if <s> is the first one, it begins texts. Include it
  * after cmocka.h. */
 #ifndef TESTS_LETTERS_H
 #define TESTS_LETTERS_H
@@ -12,19 +12,21 @@
 #include "base/error.h"
 #include "lateen/tokenizer.h"
 
-static inline lt_tokenizer *letter_tokenizer_that(const char *letters, bool begins) {
+/* specials: NULL at the end. */
+static inline lt_tokenizer *letter_tokenizer_with(const char *letters,
+                                                  const char *const *specials) {
     const int n = (int)strlen(letters);
+    const bool begins = specials[0] != NULL && strcmp(specials[0], "<s>") == 0;
     json_t *vocab = json_object(), *added = json_array(), *post = json_null();
     lt_tokenizer *t = NULL;
     for (int i = 0; i < n; i++) {
         const char piece[2] = {letters[i], '\0'};
         json_object_set_new(vocab, piece, json_integer(i));
     }
-    for (int i = 0; begins && i < 2; i++) {
-        json_array_append_new(added,
-                              json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", n + i,
-                                        "content", i == 0 ? "<s>" : "<x>", "single_word", 0,
-                                        "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1));
+    for (int i = 0; specials[i] != NULL; i++) {
+        json_array_append_new(added, json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", n + i,
+                                               "content", specials[i], "single_word", 0, "lstrip",
+                                               0, "rstrip", 0, "normalized", 0, "special", 1));
     }
     if (begins) {
         post = json_pack("{s:s, s:[{s:{s:s, s:i}}, {s:{s:s, s:i}}], s:[{s:{s:s, s:i}}, {s:{s:s, "
@@ -48,8 +50,15 @@ static inline lt_tokenizer *letter_tokenizer_that(const char *letters, bool begi
     return t;
 }
 
+static const char *const letters_begin[] = {"<s>", "<x>", NULL};
+static const char *const letters_alone[] = {NULL};
+
+static inline lt_tokenizer *letter_tokenizer_that(const char *letters, bool begins) {
+    return letter_tokenizer_with(letters, begins ? letters_begin : letters_alone);
+}
+
 static inline lt_tokenizer *letter_tokenizer(const char *letters) {
-    return letter_tokenizer_that(letters, false);
+    return letter_tokenizer_with(letters, letters_alone);
 }
 
 #endif

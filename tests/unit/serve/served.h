@@ -26,11 +26,15 @@ typedef struct {
     pthread_t thread;
     lt_err err;
     int port;
-    bool begins; /* Texts begin with <s> (letters.h). */
+    const char *const *specials; /* Special tokens (letters.h), NULL at the end. */
 } served;
 
 static inline lt_err served_load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     const served *s = ctx;
+    int64_t n_specials = 0;
+    while (s->specials[n_specials] != NULL) {
+        n_specials++;
+    }
     const lt_model_spec spec = {.family = LT_FAMILY_LLAMA,
                                 .n_layers = 1,
                                 .width = 32,
@@ -38,7 +42,7 @@ static inline lt_err served_load(void *ctx, lt_model **model, lt_tokenizer **tok
                                 .n_kv_heads = 2,
                                 .head_dim = 16,
                                 .ffn_width = 32,
-                                .vocab_size = SERVED_IDS + (s->begins ? 2 : 0),
+                                .vocab_size = SERVED_IDS + n_specials,
                                 .max_seq = 512,
                                 .norm_eps = 1e-5f,
                                 .act = 2, /* SiLU. */
@@ -50,7 +54,7 @@ static inline lt_err served_load(void *ctx, lt_model **model, lt_tokenizer **tok
                                 .eos = {.ids = {SERVED_ENDS}, .n = 1},
                                 .pad_id = -1,
                                 .init_std = 0.15f};
-    *tokenizer = letter_tokenizer_that(served_letters, s->begins);
+    *tokenizer = letter_tokenizer_with(served_letters, s->specials);
     return lt_model_create(model, &spec, NULL, 7);
 }
 
@@ -94,11 +98,11 @@ static inline int served_ask(const served *s, const char *method, const char *pa
 }
 
 /* template: a file or the name of a format. set: sets further options; NULL: none. */
-static inline void served_start_with(served *s, const char *template, bool begins,
-                                     void (*set)(lt_server_options *o)) {
+static inline void served_start_of(served *s, const char *template, const char *const *specials,
+                                   void (*set)(lt_server_options *o)) {
     static char answer[SERVED_REPLY_BYTES];
     lt_server_options o = lt_server_defaults();
-    *s = (served){.begins = begins};
+    *s = (served){.specials = specials};
     o.port = 0;
     o.model = o.name = "letters";
     o.template = template;
@@ -115,6 +119,11 @@ static inline void served_start_with(served *s, const char *template, bool begin
     s->port = lt_server_port(s->server);
     assert_int_equal(pthread_create(&s->thread, NULL, served_run, s), 0);
     while (served_ask(s, "GET", "/health", "", answer) != 200) {}
+}
+
+static inline void served_start_with(served *s, const char *template, bool begins,
+                                     void (*set)(lt_server_options *o)) {
+    served_start_of(s, template, begins ? letters_begin : letters_alone, set);
 }
 
 static inline void served_start(served *s, const char *template, bool begins) {
