@@ -140,6 +140,9 @@ typedef struct {
     /* Some files omit this prefix of the names ("transformer.", "model."). */
     const char *prefix;
     lt_window_keys window_keys;
+    /* What transformers assumes of a file that uses a window, but lacks sliding_window or
+     * max_window_layers: its size, and how many of the first layers see all tokens. */
+    int64_t used_window, used_after;
     bool window_pattern_key; /* sliding_window_pattern is read if there are no layer_types. */
     lt_rope_keys rope_keys;
     bool dense_keys;      /* mlp_only_layers, decoder_sparse_step and intermediate_size are read. */

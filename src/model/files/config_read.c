@@ -177,26 +177,12 @@ static lt_err read_layer_types(lt_model_spec *spec, const json_t *types, const c
         n_local += local[i];
     }
     if (n_local > 0 && spec->window == 0) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: %lld layers of layer_types slide, but there is no window", what,
-                (long long)n_local);
+        LT_FAIL(LT_ERR_FORMAT,
+                "%s: %lld layers of layer_types slide, but sliding_window is null or "
+                "use_sliding_window is not true",
+                what, (long long)n_local);
     }
     lt_layers_set_windows(spec, local);
-    return LT_OK;
-}
-
-/* Without layer_types, the layers that do not rotate slide. This cannot be expressed unless all
- * layers slide, or none. */
-static lt_err check_windows_of_no_rope(lt_model_spec *spec, const char *what) {
-    int64_t n = 0;
-    for (int64_t i = 0; i < spec->n_layers && i < LT_MAX_LAYERS; i++) {
-        n += spec->no_rope[i];
-    }
-    if (n > 0 && n < spec->n_layers) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "%s: windows in the %lld layers of %lld that do not rotate are not supported", what,
-                (long long)n, (long long)spec->n_layers);
-    }
-    spec->window = n == 0 ? 0 : spec->window;
     return LT_OK;
 }
 
@@ -270,11 +256,12 @@ static lt_err read_window(lt_model_spec *spec, const lt_family_row *row, const j
     const json_t *types = json_object_get(config, "layer_types");
     const bool optional = keys == LT_WINDOW_OPTIONAL || keys == LT_WINDOW_SWITCHED;
     bool used = !optional;
-    int64_t first_local = 0;
+    int64_t first_local = row->used_after;
 
     if (keys == LT_WINDOW_NONE) {
         return LT_OK;
     }
+    spec->window = row->used_window > 0 ? row->used_window : spec->window;
     if (json_is_null(json_object_get(config, "sliding_window"))) {
         spec->window = 0;
     }
@@ -308,8 +295,10 @@ static lt_err read_window(lt_model_spec *spec, const lt_family_row *row, const j
                     (long long)spec->window_every);
         }
         spec->window_every = spec->window_every > spec->n_layers ? 0 : spec->window_every;
-    } else if (row->no_rope_keys) { /* Layers that do not rotate have it, if there are any. */
-        LT_TRY(check_windows_of_no_rope(spec, what));
+    } else if (row->no_rope_keys) { /* The layers that do not rotate have it. */
+        if (spec->window > 0 && spec->n_layers <= LT_MAX_LAYERS) {
+            lt_layers_set_windows(spec, spec->no_rope);
+        }
     } else if (keys == LT_WINDOW_OPTIONAL) {
         LT_TRY(lt_json_i64(config, "max_window_layers", &first_local, true, what));
         if (first_local >= spec->n_layers) {

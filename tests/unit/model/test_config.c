@@ -323,6 +323,45 @@ static void windows_of_any_layers(void **state) {
     assert_int_equal(lt_model_spec_writable(&s), LT_OK);
 }
 
+/* Files that use a window and leave out the keys beside it: transformers' defaults are 4,096 tokens
+ * and, for Qwen2 and Qwen3, 28 layers before the first that slides. SmolLM3's windows are in the
+ * layers that do not rotate. */
+static void windows_that_files_only_switch_on(void **state) {
+    static const struct {
+        const char *config;
+        int64_t windows[6];
+    } cases[] = {
+        {"{\"model_type\": \"qwen2\", " SIZES ", \"use_sliding_window\": true, "
+         "\"num_key_value_heads\": 2, \"sliding_window\": 9}",
+         {0, 0, 0, 0, 0, 0}},
+        {"{\"model_type\": \"qwen3\", " SIZES ", \"use_sliding_window\": true, "
+         "\"num_key_value_heads\": 2, \"max_window_layers\": 4}",
+         {0, 0, 0, 0, 4096, 4096}},
+        {"{\"model_type\": \"qwen3\", " SIZES ", \"num_key_value_heads\": 2}", {0}},
+        {"{\"model_type\": \"qwen3_moe\", " SIZES ", \"use_sliding_window\": true}",
+         {4096, 4096, 4096, 4096, 4096, 4096}},
+        {"{\"model_type\": \"smollm3\", " SIZES ", \"use_sliding_window\": true, "
+         "\"sliding_window\": 9, \"no_rope_layers\": [1, 0, 1, 1, 0, 0]}",
+         {0, 9, 0, 0, 9, 9}},
+        {"{\"model_type\": \"smollm3\", " SIZES ", \"use_sliding_window\": true, "
+         "\"no_rope_layer_interval\": 2}",
+         {0}},
+    };
+    lt_model_spec s;
+    (void)state;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        if (parse(&s, cases[k].config) != LT_OK) {
+            fail_msg("%s: %s", cases[k].config, lt_error_message());
+        }
+        for (int i = 0; i < 6; i++) {
+            if (lt_model_layer(&s, i).window != cases[k].windows[i]) {
+                fail_msg("%s: the window of layer %d is %d", cases[k].config, i,
+                         (int)lt_model_layer(&s, i).window);
+            }
+        }
+    }
+}
+
 /* A field that only another kind of RoPE reads (a GGUF has defaults for yarn) is no reason to
  * refuse. */
 static void fields_of_another_rope(void **state) {
@@ -487,6 +526,7 @@ int main(void) {
         cmocka_unit_test(reads_gemma2),
         cmocka_unit_test(windows_that_files_do_not_mention),
         cmocka_unit_test(windows_of_any_layers),
+        cmocka_unit_test(windows_that_files_only_switch_on),
         cmocka_unit_test(fields_of_another_rope),
         cmocka_unit_test(layers_without_experts),
         cmocka_unit_test(every_family_survives_its_file),
