@@ -251,10 +251,16 @@ static lt_err read_window_flags(lt_model_spec *spec, const keys *k, const char *
     return LT_OK;
 }
 
-/* Which layers see all: every n-th, or a flag for each layer. */
+/* Which layers see all: every n-th, or a flag for each layer. A file without a window has none,
+ * unless readers know the windows of its architecture. */
 static lt_err read_window(lt_model_spec *spec, const keys *k) {
     char key[128];
-    const lt_gguf_kv *kv = lt_gguf_find(k->g, full_key(k, key, "attention.sliding_window_pattern"));
+    const lt_gguf_kv *kv = lt_gguf_find(k->g, full_key(k, key, "attention.sliding_window"));
+    if (kv == NULL && lt_family_get(spec->family)->gguf.window != LT_GGUF_WINDOW_KNOWN) {
+        spec->window = spec->window_every = 0;
+        return LT_OK;
+    }
+    kv = lt_gguf_find(k->g, full_key(k, key, "attention.sliding_window_pattern"));
     LT_TRY(whole(k, "attention.sliding_window", &spec->window, true));
     if (kv == NULL || lt_family_get(spec->family)->gguf.window != LT_GGUF_WINDOW_PERIOD) {
         return LT_OK;

@@ -203,6 +203,9 @@ static void same_behind_gguf(const lt_model_spec *spec, const char *name) {
     must(lt_model_create(&a, spec, NULL, 5), name);
     must(lt_model_save_gguf(a, temporary(path, name), "", LT_GGUF_MIX_F32), name);
     must(lt_model_open(&b, path, NULL), name);
+    for (int64_t i = 0; i < spec->n_layers; i++) {
+        assert_int_equal(lt_model_layer(&b->spec, i).window, lt_model_layer(spec, i).window);
+    }
     float *x = logits_of(a), *y = logits_of(b);
     if (memcmp(x, y, (size_t)(N_IDS * spec->vocab_size) * sizeof(float)) != 0) {
         fail_msg("%s: other logits", name);
@@ -248,6 +251,15 @@ static void what_differs_from_the_family_is_preserved(void **state) {
     s.rope_theta_local = 500;
     s.final_softcap = 3;
     same_behind_gguf(&s, "local_gemma");
+
+    s.window = s.window_every = 0; /* Without windows, which llama.cpp reads so, too. */
+    same_behind_gguf(&s, "gemma_without_windows");
+    s = small(LT_FAMILY_QWEN3_MOE);
+    s.n_experts = 4;
+    s.top_k = 2;
+    s.moe_normalise = true;
+    s.dense_ffn_width = 0;
+    same_behind_gguf(&s, "qwen3_moe");
 
     s = small(LT_FAMILY_GEMMA2);
     s.attn_softcap = 1.5f;
