@@ -26,6 +26,7 @@
 
 #define CHUNK_ELEMENTS    ((int64_t)1 << 18) /* For a host's caches; a device's chunk is a piece. */
 #define CONSTANT_ROUNDING 0.01f              /* A BF16 holds a constant to 0.4 %. */
+#define CONSTANT_STEP     0x1p-25f           /* Near 0 an F16 holds it to half of 2^-24. */
 
 /* A foreign matrix of rows x cols (as ours; the file may keep it transposed) of which a box of the
  * parameter holds rows [row, row + n_rows) and columns [col, col + n_cols). These are contiguous in
@@ -435,7 +436,8 @@ static lt_err check_constants(const lt_model *m, const lt_source *s) {
             continue;
         }
         lt_convert(&value, LT_F32, w.data, w.type, 1);
-        if (!(fabsf(value - row->value) <= fabsf(row->value) * CONSTANT_ROUNDING)) {
+        if (!(fabsf(value - row->value) <=
+              fmaxf(fabsf(row->value) * CONSTANT_ROUNDING, w.type == LT_F16 ? CONSTANT_STEP : 0))) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s is %g; we compute with %g", s->path, name,
                     (double)value, (double)row->value);
         }
