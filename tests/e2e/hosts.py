@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 
+from launched import alive
+
 HOLD = 'ip link set lo up && echo ready && exec sleep infinity'
 
 
@@ -121,7 +123,7 @@ class Hosts:
     def kill(self, k):
         """The host loses its power."""
         self.link(k, False)
-        while pids := [p for p in self.processes(k) if open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[0] != "Z"]:
+        while pids := [p for p in self.processes(k) if alive(p)]:
             for pid in pids:
                 try:
                     os.kill(pid, signal.SIGKILL)

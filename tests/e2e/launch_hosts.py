@@ -11,7 +11,7 @@ import tempfile
 import time
 
 import hosts
-from launched import TRAIN, alive, bits, checkpoints, events, losses, undisturbed, variable_of, wait_for
+from launched import TRAIN, alive, bits, checkpoints, events, losses, undisturbed, variable_of, wait_for, words_of
 from tap import Tap
 
 lateen = os.path.abspath(sys.argv[1])
@@ -80,7 +80,7 @@ def runs(h):
         trains(out, p, 5)
         variables = [variable_of(q, "LATIN_1") for q in ranks_on(h, 1).values()]
         seen = [sorted(ranks_on(h, k)) for k in range(2)]
-        secrets = [c for k in range(2) for q in h.processes(k) for c in (open(f"/proc/{q}/cmdline").read(),) if (t := variable_of(q, "LATEEN_TOKEN")) and t in c]
+        secrets = [c for k in range(2) for q in h.processes(k) for c in (" ".join(words_of(q)),) if (t := variable_of(q, "LATEEN_TOKEN")) and t in c]
         text = p.communicate(timeout=120)[0]
         tap.check(f"{mesh}: two machines have the bits of one", p.returncode == 0 and bits(out) == whole(mesh), f"{p.returncode} {text[-900:]}")
         tap.check(f"{mesh}: the other machine's ranks have a variable that is not UTF-8", variables == ["caf\udce9"] * 2, ascii(variables))
@@ -148,7 +148,7 @@ def stop_asked(h):
     out = work.name + "/asked"
     p = start(h, both(h), {"out": out})
     trains(out, p)
-    launcher = next(q for q in h.processes(0) if "\0launch\0" in open(f"/proc/{q}/cmdline").read())
+    launcher = next(q for q in h.processes(0) if "launch" in words_of(q))
     os.kill(launcher, signal.SIGTERM)
     text = p.communicate(timeout=60)[0]
     tap.check("SIGTERM: the ranks of both machines save and end", p.returncode == 75, f"{p.returncode} {text[-900:]}")
@@ -162,7 +162,7 @@ def launcher_dies(h):
     out = work.name + "/orphan"
     p = start(h, both(h), {"out": out})
     trains(out, p)
-    launcher = next(q for q in h.processes(0) if "\0launch\0" in open(f"/proc/{q}/cmdline").read())
+    launcher = next(q for q in h.processes(0) if "launch" in words_of(q))
     os.kill(launcher, signal.SIGKILL)
     p.communicate(timeout=60)
     wait_for(lambda: not any(ranks_on(h, k) for k in range(2)) and not h.processes(1), 20)

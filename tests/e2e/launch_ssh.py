@@ -15,7 +15,7 @@ import threading
 import time
 
 import hosts
-from launched import TRAIN, alive, bits, events, losses, undisturbed, variable_of, wait_for
+from launched import TRAIN, alive, bits, events, losses, undisturbed, variable_of, wait_for, words_of
 from tap import Tap
 
 lateen = os.path.abspath(sys.argv[1])
@@ -270,7 +270,7 @@ def again(h):
     for k in range(h.n):
         h.link(k, True)
         shutil.rmtree(h.memory(k), ignore_errors=True)
-        if not any(b"sshd" in open(f"/proc/{p}/cmdline", "rb").read() for p in h.processes(k)):
+        if not any("sshd" in word for p in h.processes(k) for word in words_of(p)):
             subprocess.run(h.words(k, [SSHD, "-f", f"{at}/sshd{k}", "-E", f"{at}/log{k}"]), check=True, stdin=subprocess.DEVNULL)
 
 

@@ -37,6 +37,14 @@ def alive(pid):
         return False
 
 
+def words_of(pid):
+    """The command line of a process; none if it has ended."""
+    try:
+        return open(f"/proc/{pid}/cmdline").read().split("\0")
+    except OSError:
+        return []
+
+
 def variable_of(pid, name):
     """A variable in the environment of a process; None: it has no such variable, or has ended."""
     try:

@@ -13,7 +13,7 @@ import tempfile
 import time
 
 import hosts
-from launched import alive, bits, checkpoints, command, losses, undisturbed, wait_for
+from launched import alive, bits, checkpoints, command, losses, undisturbed, wait_for, words_of
 from tap import Tap
 
 tap = Tap(detail_chars=3000)
@@ -49,7 +49,7 @@ def trains(out, p, steps=30):
 
 
 def ranks_on(h, k):
-    return [p for p in h.processes(k) if "\0train\0" in (c := open(f"/proc/{p}/cmdline").read()) and "mpirun" not in c and alive(p)]
+    return [p for p in h.processes(k) if "train" in (words := words_of(p)) and not any("mpirun" in w for w in words) and alive(p)]
 
 
 def goes_on(name, h, on, out):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-from launched import begin, bits, children, command, events, losses, memory_of, undisturbed, variable_of, wait_for
+from launched import begin, bits, children, command, events, losses, memory_of, undisturbed, variable_of, wait_for, words_of
 from tap import Tap
 
 tap = Tap()
@@ -22,7 +22,7 @@ whole = undisturbed(4, {**SAME, "out": work.name + "/whole"})
 
 def agent_of(launcher, node):
     for c in children(launcher):
-        words = open(f"/proc/{c}/cmdline").read().split("\0")
+        words = words_of(c)
         if "agent" in words and words[words.index("--node") + 1] == str(node):
             return c
 

@@ -55,7 +55,7 @@ if sys.argv[1:2] == ["--table"]:
 import seeds  # noqa: E402
 import slurm  # noqa: E402
 from launched import (SILENT, UNREAD, alive, bits, checkpoints, children, command, events, flip_bit, flip_row, memory_of, rank_of, ranks_of, undisturbed, unread_row,  # noqa: E402
-                      variable_of)
+                      variable_of, words_of)
 from tap import Tap  # noqa: E402
 
 parser = argparse.ArgumentParser()
@@ -146,11 +146,8 @@ class Run:
 
 def agent_node(pid):
     """The number of an agent's node."""
-    try:
-        words = open(f"/proc/{pid}/cmdline").read().split("\0")
-        return words[words.index("--node") + 1]
-    except (OSError, ValueError):
-        return None
+    words = words_of(pid)
+    return words[words.index("--node") + 1] if "--node" in words else None
 
 
 def hit(pid, number):

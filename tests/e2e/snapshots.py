@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 
-from launched import begin, bits, children, events, flip_bit, memory_of, undisturbed, wait_for
+from launched import begin, bits, children, events, flip_bit, memory_of, undisturbed, wait_for, words_of
 from tap import Tap
 
 tap = Tap()
@@ -22,7 +22,7 @@ NODES = ("--nodes", "2", "--retries", "9", "--silent", "60")
 def agents_of(launcher):
     found = {}
     for c in children(launcher):
-        words = open(f"/proc/{c}/cmdline").read().split("\0")
+        words = words_of(c)
         if "agent" in words:
             found[int(words[words.index("--node") + 1])] = c
     return found
