@@ -342,6 +342,13 @@ people[0]["city"]["zip"]
 people[5].name
 people.0.name
 n is odd
+"a" is odd
+none is even
+x is odd
+3.0 is odd
+5 is lower
+"" is upper
+"%s" is odd
 n is even
 n is divisibleby(7)
 n is divisibleby 3

@@ -74,6 +74,14 @@ static const row rows[] = {
      {"12,34,567.5", "1,234,5675", "1234,567.5", "1.234.567,5", "1234567", "1,234,567.05",
       "0,001,234,567.5"}},
     {LT_CHECK_NUMBER,
+     "1200",
+     {"12 hundred", "1.2 thousand", "0.0012 million", "12 hundred apples", "1200 apples"},
+     {"12 thousand", "120", "1.2 hundred", "1.2 million", "12 ten"}},
+    {LT_CHECK_NUMBER,
+     "3000000000",
+     {"3 billion", "0.003 trillion", "3000 million", "3e9"},
+     {"3 million", "3 trillion", "3"}},
+    {LT_CHECK_NUMBER,
      "3/4",
      {"0.75", ".75", "75%", "75 percent", "\\frac{3}{4}", "\\dfrac34", "\\frac34", "6/8", "75\\%",
       "\xc2\xbe", "-3/-4", "\\frac{ 6 }{ 8 }", "1 - 1/4", "\\frac{\\frac{3}{2}}{2}", "3 \\div 4"},
@@ -414,10 +422,13 @@ static void bad_reference_answers_are_refused(void **state) {
 static void hostile_answers(void **state) {
     static char nested[4000];
     const row number = {.kind = LT_CHECK_NUMBER, .gold = "1"};
+    const row zero = {.kind = LT_CHECK_NUMBER, .gold = "0"};
     const row regex = {.kind = LT_CHECK_REGEX, .gold = "(a+)+b"};
     (void)state;
     assert_false(judge(&number, "9^9^9^9"));
     assert_false(judge(&number, "1e99999"));
+    assert_false(judge(&zero, "0e999999999999999"));
+    assert_false(judge(&zero, "0e-999999999999999"));
     assert_false(judge(&number, "10^1024^2"));
     memset(nested, '(', sizeof nested - 1);
     assert_false(judge(&number, nested));
