@@ -416,6 +416,84 @@ static void pages_in_files(void **state) {
                  "{'error': {'message': '~--slot-save-path'}}");
 }
 
+/* ---- Stored answers ---- */
+
+/* Ask for an answer that is stored; the path of it, which is static. */
+static const char *stored(const char *path, const char *body) {
+    static char where[2][128];
+    static int next;
+    json_t *r = ask(&s, "POST", path, body);
+    char *to = where[next = 1 - next];
+    (void)snprintf(to, sizeof where[0], "%s/%s", path, json_string_value(json_object_get(r, "id")));
+    json_decref(r);
+    return to;
+}
+
+static void at(const char *method, const char *path, const char *tail, const char *body, int status,
+               const char *want) {
+    char where[256];
+    (void)snprintf(where, sizeof where, "%s%s", path, tail);
+    served_check(&s, method, where, body, status, want);
+}
+
+static void stored_chats(void **state) {
+    const char *chats = "/v1/chat/completions", *chat;
+    char want[256], pairs[512] = "{'metadata': {";
+    (void)state;
+    chat = stored(chats, "{'messages': [{'role': 'user', 'content': 'Hi'}], 'max_tokens': 1, "
+                         "'store': true, 'metadata': {'a': 'b'}}");
+    at("POST", chat, "", "{'metadata': {'c': 'd'}}", 200,
+       "{'object': 'chat.completion', 'metadata': {'#': 1, 'c': 'd'}}");
+    at("GET", chat, "", "", 200, "{'metadata': {'#': 1, 'c': 'd'}}");
+    (void)snprintf(want, sizeof want, "{'object': 'list', 'data': [{'id': '%s'}]}",
+                   strrchr(chat, '/') + 1);
+    at("GET", chats, "?metadata[c]=d", "", 200, want);
+    at("GET", chats, "?metadata[c]=d&model=letters", "", 200, want);
+    at("GET", chats, "?metadata[a]=b", "", 200, "{'data': []}");
+    at("GET", chats, "?model=other", "", 200, "{'data': []}");
+    at("GET", chat, "/messages", "", 200,
+       "{'object': 'list', 'has_more': false, 'data': [{'id': '~-0', 'role': 'user', 'content': "
+       "'Hi', 'content_parts': null}]}");
+    at("GET", chat, "/other", "", 404, "{'error': {'code': 'not_found'}}");
+    at("POST", chat, "/other", "{'metadata': {}}", 404, "{'error': {'code': 'not_found'}}");
+    at("POST", chat, "", "{'metadata': {'a': 1}}", 400, "{'error': {'param': 'metadata'}}");
+    at("POST", chat, "", "{'metadata': []}", 400, "{'error': {'param': 'metadata'}}");
+    for (int i = 0; i < 17; i++) { /* OpenAI takes 16. */
+        (void)snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s'k%d': 'v'",
+                       i > 0 ? ", " : "", i);
+    }
+    (void)snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "}}");
+    at("POST", chat, "", pairs, 400, "{'error': {'message': '~17 members'}}");
+    at("GET", chat, "", "", 200, "{'metadata': {'#': 1, 'c': 'd'}}"); /* As it was. */
+    at("POST", chat, "", "{'metadata': null}", 200, "{'metadata': {'#': 0}}");
+    at("DELETE", chat, "/other", "", 404, "{'error': '*'}");
+    at("DELETE", chat, "", "", 200,
+       "{'#': 3, 'id': '~chatcmpl', 'object': 'chat.completion.deleted', 'deleted': true}");
+    at("DELETE", chat, "", "", 404, "{'error': {'code': 'not_found'}}");
+    at("GET", chat, "", "", 404, "{'error': {'message': '~not found'}}");
+}
+
+static void stored_responses(void **state) {
+    const char *r = stored("/v1/responses", "{'input': 'Hi', 'max_output_tokens': 1}");
+    (void)state;
+    at("GET", r, "?stream=false", "", 200, "{'object': 'response', 'usage': '*'}");
+    at("GET", r, "?stream=true", "", 400, "{'error': {'param': 'stream'}}");
+    at("GET", r, "/input_items", "", 200,
+       "{'data': [{'role': 'user', 'content': [{'text': 'Hi'}]}]}");
+    at("GET", r, "/other", "", 404, "{'error': {'param': 'response_id', 'code': 'not_found'}}");
+    at("POST", r, "/cancel", "", 400,
+       "{'error': {'message': '~only responses in the background'}}");
+    at("POST", r, "/other", "", 404, "{'error': {'code': 'not_found'}}");
+    at("POST", "/v1/responses/compact", "", "{}", 404, "{'error': {'message': '~compact'}}");
+    at("DELETE", r, "", "", 200, "{'#': 3, 'id': '~resp_', 'deleted': true}");
+    at("GET", r, "", "", 404, "{'error': {'message': '~Response with id'}}");
+    /* A completion is no response, and an id has at most 63 characters. */
+    at("GET", "/v1/responses/", "chatcmpl-1", "", 404, "{'error': {'code': 'not_found'}}");
+    at("GET", "/v1/responses/",
+       "resp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", "",
+       404, "{'error': {'code': 'not_found'}}");
+}
+
 /* ---- Conversations ---- */
 
 /* The template knows no tools: they are in the system message, a call is in the notation of the
@@ -500,6 +578,8 @@ int main(void) {
         cmocka_unit_test(status),
         cmocka_unit_test(filling_in_the_middle),
         cmocka_unit_test(pages_in_files),
+        cmocka_unit_test(stored_chats),
+        cmocka_unit_test(stored_responses),
         cmocka_unit_test(tools_without_a_template),
         cmocka_unit_test(the_oldest_turns_are_dropped),
     };
