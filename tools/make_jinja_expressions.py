@@ -69,6 +69,8 @@ yes|string
 "ß"|title
 "xß"|title
 "ßß"|upper
+"\u0131\u017f\u03c2\u00b5\u03d0\u03d1\u03d5\u03d6\u03f0\u03f1\u03f5\u1e9b\u1fbe"|upper
+"\u01c6"|capitalize
 "%#x %X"|format(255, 255)
 "%o"|format(8)
 people|sort(attribute="age,nope")|length
@@ -211,6 +213,32 @@ s.rsplit("l", 1)
 lines.splitlines()
 s.startswith("He")
 s.endswith("x")
+s.startswith(["H"])
+s.startswith(5)
+s.endswith(("x", "d"))
+"ab" < "abc"
+"abc" < "ab"
+"ab" <= "ab"
+["abc", "ab", "a", "b"]|sort
+("<b>"|safe) + "<i>"
+"<i>" + ("<b>"|safe)
+("<b>"|e) ~ "<i>" ~ 5
+("<b>"|safe)|upper
+("<b>"|safe)|length
+["<a>"|safe, "<b>"]|join("<")
+l|map("string")|tojson
+range(3)|tojson
+d.items()|tojson
+missing|tojson
+(1, 2)|tojson
+dict(**d)|length
+dict(**l)
+range(*[1, 3])|list
+range(*5)
+missing|items|list
+none|items|list
+5|items|list
+[(1, 2)]|items|list
 s.startswith(("x", "H"))
 s.find("o")
 s.rfind("o")
@@ -518,6 +546,16 @@ STATEMENTS = [
     "{% macro m() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, k=3) }}",
     "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, 2) }}",
     "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, b=2) }}",
+    "{% macro m(a, b=0, c=0) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(*l) }} {{ m(**{'a': 1, 'c': 2}) }} {{ m(5, *[6], c=7) }}",
+    "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(**l) }}",
+    "{% set m = l|map('string') %}{{ m|list }}{{ m|list }}",
+    "{% set m = l|select('odd') %}{% for i in m %}{{ i }}{% endfor %}{% for i in m %}{{ i }}{% else %}none{% endfor %}",
+    "{% for i in l %}{% macro m() %}{% break %}{% endmacro %}{% endfor %}",
+    "{% break %}",
+    "{% for i in l %}x{% else %}{% continue %}{% endfor %}",
+    "a {%- raw -%} {{ x }} {%- endraw -%} b",
+    "a {%+ raw %} {{ x }} {% endraw +%} b",
+    "a\n{% raw %}\n{{ x }}\n{% endraw %}\nb",
     "{% macro m() %}{% if varargs %}{{ varargs[0] }}{% endif %}{% endmacro %}{{ m(1) }}{{ m() }}",
     "{% macro m() %}x{% endmacro %}{% call m() %}y{% endcall %}",
     "{% macro m(a, b) %}{% endmacro %}{{ m.name }}",
@@ -593,6 +631,17 @@ STATEMENTS = [
 ]
 
 
+def letters():
+    """Every lower-case letter below U+3000 with a single upper-case one, a template for each block of 256."""
+    for block in range(0, 0x3000, 256):
+        text = "".join(c for c in map(chr, range(block, block + 256)) if len(c.upper()) == 1 and c.upper() != c and c.upper().lower() == c)
+        if text:
+            yield f"{{{{ '{text}'|upper }}}}"
+            yield f"{{{{ '{text.upper()}'|lower }}}}"
+            yield f"{{{{ '{' '.join(text)}'|title }}}}"
+            yield f"{{{{ '{text}'|capitalize }}}}"
+
+
 def rendered(text):
     try:
         return ctu._compile_jinja_template(text).render(**json.loads(json.dumps(CONTEXT)))
@@ -602,11 +651,12 @@ def rendered(text):
 
 def main():
     expressions = [f"{{{{ {line} }}}}" for line in EXPRESSIONS.strip().split("\n")]
+    templates = expressions + STATEMENTS + list(letters())
     with open(OUT, "w") as f:
         f.write(json.dumps({"context": CONTEXT}, ensure_ascii=False) + "\n")
-        for text in expressions + STATEMENTS:
+        for text in templates:
             f.write(json.dumps({"template": text, "want": rendered(text)}, ensure_ascii=False) + "\n")
-    print(f"{OUT}: {len(expressions) + len(STATEMENTS)} templates")
+    print(f"{OUT}: {len(templates)} templates")
 
 
 if __name__ == "__main__":

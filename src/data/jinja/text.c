@@ -66,35 +66,20 @@ static lt_err put_cp(lt_jbuf *b, uint32_t cp) {
     return lt_jbuf_put(b, text, lt_utf8_encode(cp, text));
 }
 
-/* Upper case of a code point, if it is a single code point: the inverse of the lower-case table,
- * searched at the distances that scripts use. */
-static uint32_t upper_cp(uint32_t cp) {
-    static const int32_t distance[] = {-32,  -1,   -80,  -48,  -37,  -38,   -63,  -64,
-                                       -26,  -16,  -8,   8,    -40,  -28,   121,  -210,
-                                       -205, -206, -202, -203, -207, -209,  -211, -213,
-                                       -214, -218, -217, -219, 7264, 10815, 10795};
-    if (cp < 0x80) {
-        return cp >= 'a' && cp <= 'z' ? cp - 32 : cp;
-    }
-    if (cp == 0xB5) {
-        return 0x39C; /* MICRO SIGN: GREEK CAPITAL LETTER MU */
-    }
-    for (size_t i = 0; i < sizeof distance / sizeof *distance; i++) {
-        const int64_t at = (int64_t)cp + distance[i];
-        if (at >= 0x80 && at < 0x110000) {
-            uint32_t upper = (uint32_t)at;
-            size_t n;
-            const uint32_t *lower = lt_unicode_lower(&upper, &n);
-            if (n == 1 && *lower == cp && upper != cp) {
-                return upper;
-            }
+/* Title case: the upper case, but of a digraph only its first letter, and of Georgian none. */
+static uint32_t title_cp(uint32_t cp) {
+    static const uint32_t digraphs[] = {0x1C4, 0x1C7, 0x1CA, 0x1F1};
+    for (size_t i = 0; i < sizeof digraphs / sizeof *digraphs; i++) {
+        if (cp >= digraphs[i] && cp < digraphs[i] + 3) {
+            return digraphs[i] + 1;
         }
     }
-    return cp;
+    return cp >= 0x10D0 && cp <= 0x10FF ? cp : lt_unicode_upper(cp);
 }
 
 static lt_err put_upper(lt_jbuf *b, uint32_t cp, bool title) {
-    return cp == 0xDF ? lt_jbuf_puts(b, title ? "Ss" : "SS") : put_cp(b, upper_cp(cp));
+    return cp == 0xDF ? lt_jbuf_puts(b, title ? "Ss" : "SS")
+                      : put_cp(b, title ? title_cp(cp) : lt_unicode_upper(cp));
 }
 
 static lt_err put_lower(lt_jbuf *b, uint32_t cp) {

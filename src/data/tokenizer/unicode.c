@@ -194,6 +194,29 @@ const uint32_t *lt_unicode_lower(const uint32_t *cp, size_t *n) {
     return lt_unicode_lower_pool + lt_unicode_lower_start[i];
 }
 
+/* The first code point whose lower case is cp; and letters that are the lower case of none. */
+uint32_t lt_unicode_upper(uint32_t cp) {
+    static const uint32_t others[][2] = {
+        {0xB5, 0x39C},  {0x131, 'I'},     {0x17F, 'S'},   {0x3C2, 0x3A3}, {0x3D0, 0x392},
+        {0x3D1, 0x398}, {0x3D5, 0x3A6},   {0x3D6, 0x3A0}, {0x3F0, 0x39A}, {0x3F1, 0x3A1},
+        {0x3F5, 0x395}, {0x1E9B, 0x1E60}, {0x1FBE, 0x399}};
+    if (cp < 0x80) {
+        return cp >= 'a' && cp <= 'z' ? cp - 32 : cp;
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (others[i][0] == cp) {
+            return others[i][1];
+        }
+    }
+    for (size_t i = 0; i < lt_unicode_lower_count; i++) {
+        const size_t at = lt_unicode_lower_start[i];
+        if (lt_unicode_lower_start[i + 1] - at == 1 && lt_unicode_lower_pool[at] == cp) {
+            return lt_unicode_lower_from[i];
+        }
+    }
+    return cp;
+}
+
 unsigned lt_unicode_class(uint32_t cp) {
     size_t low = 0, high = lt_unicode_ccc_count;
     if (cp < 0x300) {

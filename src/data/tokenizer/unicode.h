@@ -94,5 +94,7 @@ uint32_t lt_unicode_script(uint32_t cp);
 
 /* Lower case of one code point: *n code points (the code point itself if nothing changes). */
 const uint32_t *lt_unicode_lower(const uint32_t *cp, size_t *n);
+/* Upper case of one code point, if it is one code point; else the code point itself. */
+uint32_t lt_unicode_upper(uint32_t cp);
 
 #endif
