@@ -56,7 +56,7 @@ const lt_option_table lt_verb_copy_options = LT_OPTION_TABLE("copy", rows);
 
 /* "812 bytes", "26.8 MB" */
 static const char *size_text(char out[32], int64_t bytes) {
-    if (bytes < 50000) { /* It would be shown as 0.0 MB. */
+    if (bytes <= 50000) { /* It would be shown as 0.0 MB. */
         (void)snprintf(out, 32, "%lld byte%s", (long long)bytes, bytes == 1 ? "" : "s");
     } else {
         (void)snprintf(out, 32, "%.1f MB", (double)bytes * 1e-6);

@@ -187,7 +187,7 @@ static void training_beside_a_peer(void **state) {
     const double weights = 7864320, tokens = 2 * 16;
     const char *path = write_script("train_peer", peer);
     char words[3 * LT_PATH_BYTES], log[LT_PATH_BYTES], *said = NULL;
-    double ops_ms = 0;
+    double ops_ms = 0, fp32_mbytes = 0;
     size_t i;
     json_t *r, *op;
     (void)state;
@@ -202,7 +202,10 @@ static void training_beside_a_peer(void **state) {
     near_at(r, "peer_tokens_per_s", tokens / 4);
     is_about(r, "ratio", 4 / number_at(r, "step_s"), 1e-4);
     is_about(r, "tokens_per_s", tokens / number_at(r, "step_s"), 1e-4);
-    near_at(r, "mfu", 0); /* A CPU's peak is not known. */
+    near_at(r, "mfu", 0);         /* A CPU's peak is not known, */
+    near_at(r, "taken_bytes", 0); /* nor the memory that is left. */
+    assert_true(number_at(r, "host_share") >= 0 && number_at(r, "host_share") <= 1);
+    assert_true(number_at(r, "optimiser_ms") > 0 && number_at(r, "optimiser_ms") < 60e3);
     assert_string_equal(json_string_value(json_object_get(r, "moments")), "bf16");
     assert_null(json_object_get(r, "optim")); /* The default. */
     /* 6 N + 12 L H D T. N has no embedding, from which a token reads one row, but 4,864 weights of
@@ -216,6 +219,7 @@ static void training_beside_a_peer(void **state) {
         if (strcmp(json_string_value(json_object_get(op, "op")), "matmul") == 0) {
             near_at(op, "calls", 3 * 33);
             is_about(op, "gflop", 6 * weights * tokens * 1e-9, 1e-5);
+            fp32_mbytes = number_at(op, "mbytes");
         }
     }
     is_about(r, "rest_ms", 1e3 * number_at(r, "step_s") - ops_ms - number_at(r, "optimiser_ms"),
@@ -230,6 +234,17 @@ static void training_beside_a_peer(void **state) {
                    "--peer %s",
                    path);
     run_prints(lt_bench_train, words, "peer    8.0000 s a step, 4 tokens/s\n");
+    r = run_json(lt_bench_train,
+                 "train --shape apertus-10m --batch 2 --seq 16 --steps 1 --rounds 1 "
+                 "--threads 1 --dtype bf16 --json");
+    assert_string_equal(json_string_value(json_object_get(r, "dtype")), "bf16");
+    assert_null(json_object_get(r, "ratio"));
+    json_array_foreach(json_object_get(r, "ops"), i, op) {
+        if (strcmp(json_string_value(json_object_get(op, "op")), "matmul") == 0) {
+            assert_true(number_at(op, "mbytes") < 0.9 * fp32_mbytes);
+        }
+    }
+    json_decref(r);
 }
 
 /* Each of these does not go with a mesh. */

@@ -138,6 +138,38 @@ static void each_weight_is_rounded_to_nearest(void **state) {
     free(raw);
 }
 
+/* A folder's weights and tokenizer go into a GGUF and out of it again. */
+static void a_gguf_and_back(void **state) {
+    char from[LT_PATH_BYTES];
+    lt_safetensors is, want;
+    ran r;
+    (void)state;
+    r = convert(SFT, "m.gguf", "");
+    assert_int_equal(r.status, LT_EXIT_DONE);
+    assert_null(strstr(r.err, "has no tokenizer"));
+    ran_close(&r);
+    converts(STORIES, "s.gguf", "", "has no tokenizer, so ");
+    r = convert(STORIES, "t.gguf", "--tokenizer tests/golden/stories260k/tok512.bin");
+    assert_null(strstr(r.err, "has no tokenizer"));
+    ran_close(&r);
+    (void)snprintf(from, sizeof from, "%s", in_folder("t.gguf"));
+    converts(from, "t", "", "llama, 0.26M parameters");
+    assert_true(lt_file_exists(in_folder("t/tokenizer.json")));
+    (void)snprintf(from, sizeof from, "%s", in_folder("m.gguf"));
+    converts(from, "m", "", "written to");
+    assert_true(lt_file_exists(in_folder("m/tokenizer.json")));
+    open_weights(&is, in_folder("m/model.safetensors"));
+    open_weights(&want, SFT "/model.safetensors");
+    assert_int_equal(is.n_tensors, want.n_tensors);
+    for (size_t k = 0; k < want.n_tensors; k++) {
+        const lt_safetensor *w = &want.tensors[k], *t = lt_safetensors_find(&is, w->name);
+        assert_true(t != NULL && t->bytes == w->bytes && t->dtype == w->dtype);
+        assert_memory_equal(t->data, w->data, w->bytes);
+    }
+    lt_safetensors_close(&is);
+    lt_safetensors_close(&want);
+}
+
 /* A megabyte holds all but a part of the fp32 weights, which then are in two files. */
 static void shards_keep_to_their_limit(void **state) {
     char path[LT_PATH_BYTES], *text = NULL;
@@ -320,6 +352,7 @@ static void the_tokenizer_of_adapters(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_weight_is_rounded_to_nearest),
+        cmocka_unit_test(a_gguf_and_back),
         cmocka_unit_test(shards_keep_to_their_limit),
         cmocka_unit_test(adapters_are_merged_as_peft_merges_them),
         cmocka_unit_test(adapters_keep_their_numbers),

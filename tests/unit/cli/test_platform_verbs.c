@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "cli/platform/copying.h"
 #include "unit/scratch_folder.h"
 
 int lt_verb_cluster(int argc, char **argv);
@@ -92,10 +93,26 @@ static void copies_are_whole_and_told(void **state) {
     assert_true(holds("some/a.json", "abc", 3) && !lt_file_exists(in_folder("some/sub/c.bin")));
     copies("%s/src %s/rest --exclude *.json,*.bin", ": 1 file, 1 byte; 1 byte moved in ");
     assert_true(holds("rest/b.txt", "x", 1) && !lt_file_exists(in_folder("rest/a.json")));
+    put("edge", large, 50001);
+    copies("%s/edge %s/edge2", ": 1 file, 0.1 MB; 0.1 MB moved in ");
+    put("edge", large, 50000); /* Half of what a digit stands for, which is not shown as 0.0. */
+    copies("%s/edge %s/edge3", ": 1 file, 50000 bytes; 50000 bytes moved in ");
     copies("%s/src/b.txt %s/one", ": 1 file, 1 byte; 1 byte moved in ");
     copies("%s/src/b.txt %s/one", "/b.txt is there already (1 file, 1 byte)");
     copies("%s/src/sub/c.bin %s/limited --part-bytes 4096 --connections 2", ": 1 file, 0.1 MB; ");
     assert_true(holds("limited", large, sizeof large));
+}
+
+/* Paths of this machine stay as they are, with their weights. */
+static void mixtures_of_local_shards(void **state) {
+    static const char *const texts[] = {"/x/a", "/x/a:0.3,/y/b", "/x/a:1e-2,/y/b:2", "a/b:c,d"};
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char value[LT_OPTION_STR_BYTES];
+        (void)snprintf(value, sizeof value, "%s", texts[i]);
+        assert_int_equal(lt_cli_bring_data(value, i % 2 == 1), LT_OK);
+        assert_string_equal(value, texts[i]);
+    }
 }
 
 /* FIPS 180-2's first example is the digest of "abc". */
@@ -181,11 +198,16 @@ static void lists(void **state) {
     }
     assert_int_equal(n, 3);
     ran_close(&r);
+    assert_int_equal(lt_file_make_dirs(in_folder("bad")), LT_OK);
     refuses_copy("--list /no/such", LT_EXIT_FAILED, "/no/such");
     refuses_copy("--list --delete a", LT_EXIT_USAGE, "--list takes one place and no target");
     refuses_copy("--delete a", LT_EXIT_USAGE, "--delete a: give s3://BUCKET/KEY or");
     refuses_copy("--delete s3://b", LT_EXIT_USAGE, "--delete s3://b: give s3://BUCKET/KEY or");
+    refuses_copy("--delete s3://b/k --endpoint http://127.0.0.1:1 --anonymous --tries 1",
+                 LT_EXIT_FAILED, "s3://b/k"); /* There is no server. */
     refuses_copy("--delete s3://b/", LT_EXIT_USAGE, "--delete s3://b/: give s3://BUCKET/KEY or");
+    put("bad/\xff", "x", 1);
+    refuses_copy("--list %s/bad --json", LT_EXIT_FAILED, "a name that is not UTF-8");
     refuses_copy("file:///no/such", LT_EXIT_USAGE, "copy takes a source and a target");
 }
 
@@ -295,6 +317,9 @@ static void the_script_of_a_job(void **state) {
          {"#SBATCH --job-name=\"n\"\n", "#SBATCH --qos=\"a-borrow\"\n",
           "#SBATCH --partition=\"p\"\n", "\naxes='pp=2,tp=2'\n", "\nrest=4\n", "\nsizes='8 4 2'\n",
           "\ngrow_s=30\n", "\nlateen='/x/l'\n"}},
+        {JOB "--gpus 16" TAIL " --mesh cp=2,tp=2,dp=4",
+         {"\naxes='cp=2,tp=2'\n", "\nrest=4\n", "\nsizes='2'\n", "\nnode_gpus=8\n", "\n", "\n",
+          "\n", "\n"}},
         {JOB "--gpus 16 --qos q --reservation r --container i --log f --no-ask-gpus "
              "--mpi pmi2" TAIL,
          {"#SBATCH --qos=\"q\"\n", "#SBATCH --reservation=\"r\"\n", "\nlateen='lateen'\n",
@@ -341,6 +366,7 @@ static void jobs_that_are_refused(void **state) {
         {JOB "--gpus 2 --borrow --reservation r" TAIL, "so it cannot use reservation r"},
         {JOB "--gpus 3" TAIL " --mesh tp=2", "with 3 GPUs: a replica of mesh tp=2 takes 2 GPUs"},
         {JOB "--gpus 2" TAIL " --layout auto", "of which dp may change: layout: auto is not"},
+        {JOB "--gpus 2" TAIL " --diloco.sites 2", "of which dp may change: diloco.sites is not"},
         {JOB "--gpus 2 -- --help", "options after -- are for training"},
     };
     (void)state;
@@ -391,6 +417,8 @@ static ran in_sandbox(const char *more) {
 }
 
 static void programs_in_the_sandbox(void **state) {
+    static const char jobs[] = "[{\"command\": [\"true\"]}, {\"command\": [\"false\"]}, "
+                               "{\"command\": [\"echo\", \"c\"]}]";
     char more[WORDS_BYTES];
     json_t *o;
     ran r;
@@ -429,6 +457,27 @@ static void programs_in_the_sandbox(void **state) {
     assert_int_equal(strlen(r.out), 2048);
     assert_non_null(strstr(r.err, "ended by the limit 'output' after "));
     ran_close(&r);
+    put("jobs.json", jobs, sizeof jobs - 1);
+    (void)snprintf(more, sizeof more, "--parallel 2 --jobs %s/jobs.json", folder);
+    r = in_sandbox(more);
+    assert_int_equal(r.status, LT_EXIT_DONE);
+    o = json_loads(r.out, 0, NULL);
+    assert_int_equal(json_array_size(o), 3); /* In their order. */
+    near_at(json_array_get(o, 0), "status", 0);
+    near_at(json_array_get(o, 1), "status", 1);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(o, 2), "stdout")), "c\n");
+    json_decref(o);
+    ran_close(&r);
+    memset(more, 0, sizeof more);
+    strcat(more, "--bind a");
+    for (int i = 0; i < 300; i++) {
+        strcat(more, ",a");
+    }
+    strcat(more, " -- true");
+    r = in_sandbox(more);
+    assert_int_equal(r.status, LT_EXIT_USAGE);
+    assert_non_null(strstr(r.err, "--bind has more than "));
+    ran_close(&r);
     (void)snprintf(more, sizeof more, "--files %s/fail.sh --json -- sh fail.sh", folder);
     r = in_sandbox(more);
     assert_int_equal(r.status, LT_EXIT_DONE);
@@ -447,6 +496,7 @@ int main(void) {
         cmocka_unit_test(copies_are_whole_and_told),
         cmocka_unit_test(a_digest_is_kept_to),
         cmocka_unit_test(copies_in_json),
+        cmocka_unit_test(mixtures_of_local_shards),
         cmocka_unit_test(lists),
         cmocka_unit_test(the_table_of_a_policy),
         cmocka_unit_test(the_files_of_a_policy),
