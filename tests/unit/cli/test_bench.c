@@ -163,6 +163,8 @@ static void generating_beside_a_peer(void **state) {
     assert_null(json_object_get(r, "batch"));
     assert_null(json_object_get(json_object_get(r, "tokens"), "ratio"));
     json_decref(r);
+    run_refused(lt_bench_generate, "generate --model /no/such", LT_EXIT_FAILED, "/no/such");
+    run_refused(lt_bench_generate, "generate x --model /no/such", LT_EXIT_USAGE, "x");
     (void)snprintf(words, sizeof words,
                    "generate --model tests/golden/stories260k/stories260K.bin --prompt 8 "
                    "--tokens 0 --rounds 1 --peer %s",

@@ -118,6 +118,8 @@ static void decoded(const char *text, double x[WIDTH]) {
     }
 }
 
+#define TEN "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, "
+
 static void embeddings(void **state) {
     double one[WIDTH], two[WIDTH], again[WIDTH];
     json_t *r, *data;
@@ -156,6 +158,8 @@ static void embeddings(void **state) {
          "{'data': ['*', '*'], 'usage': {'prompt_tokens': 3}}");
     says("POST", "/api/embed", "{'model': 'letters', 'input': ['abc', 'zz']}",
          "{'model': 'letters', 'prompt_eval_count': 5, 'load_duration': 0}");
+    says("POST", "/v1/embeddings", "{'input': [" TEN TEN TEN TEN TEN TEN TEN "1]}",
+         "{'usage': {'prompt_tokens': 71}}");
     refuses("/v1/embeddings", "{}", 400, "{'error': {'param': 'input', 'message': '~missing'}}");
     refuses("/v1/embeddings", "{'input': 'a', 'dimensions': 16}", 400,
             "{'error': {'param': 'dimensions', 'message': '~embeddings have 32'}}");
