@@ -192,6 +192,7 @@ static void training_beside_a_peer(void **state) {
     double ops_ms = 0, fp32_mbytes = 0;
     size_t i;
     json_t *r, *op;
+    ran alone;
     (void)state;
     (void)snprintf(words, sizeof words,
                    "train --shape apertus-10m --batch 2 --seq 16 --steps 1 --rounds 3 --threads 1 "
@@ -236,6 +237,11 @@ static void training_beside_a_peer(void **state) {
                    "--peer %s",
                    path);
     run_prints(lt_bench_train, words, "peer    8.0000 s a step, 4 tokens/s\n");
+    alone = run_verb(lt_bench_train, "train --shape apertus-10m --batch 2 --seq 16 --steps 1 "
+                                     "--rounds 1 --threads 1");
+    assert_non_null(strstr(alone.out, "apertus-10m fp32 on cpu, B2 T16, 1 threads\n"));
+    assert_null(strstr(alone.out, "ratio"));
+    ran_close(&alone);
     r = run_json(lt_bench_train,
                  "train --shape apertus-10m --batch 2 --seq 16 --steps 1 --rounds 1 "
                  "--threads 1 --dtype bf16 --json");

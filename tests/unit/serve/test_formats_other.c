@@ -160,6 +160,8 @@ static void embeddings(void **state) {
          "{'model': 'letters', 'prompt_eval_count': 5, 'load_duration': 0}");
     says("POST", "/v1/embeddings", "{'input': [" TEN TEN TEN TEN TEN TEN TEN "1]}",
          "{'usage': {'prompt_tokens': 71}}");
+    refuses("/v1/embeddings", "{'input': 'a', 'encoding_format': 'hex'}", 400,
+            "{'error': {'param': 'encoding_format', 'message': '~may be float or base64'}}");
     refuses("/v1/embeddings", "{}", 400, "{'error': {'param': 'input', 'message': '~missing'}}");
     refuses("/v1/embeddings", "{'input': 'a', 'dimensions': 16}", 400,
             "{'error': {'param': 'dimensions', 'message': '~embeddings have 32'}}");
