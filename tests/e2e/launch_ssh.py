@@ -190,6 +190,26 @@ def copied(h, n):
 LONG = {"steps": 150, "checkpoint.every": 100000, "batch.size": 24, "deterministic": "mesh-invariant"}
 
 
+def tell(pids, number):
+    """Send a signal to those that have not ended."""
+    for pid in filter(alive, pids):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+
+def slow(h, p, out):
+    """Ranks compute for a fifth of the time until a lost machine is back, so that a run does not end
+    before."""
+    until = time.time() + 120
+    while p.poll() is None and time.time() < until and not any(e["state"] == "back" for e in events(out, "node")):
+        pids = [q for k in range(h.n) for q in ranks_on(h, k).values()]
+        for number, pause_s in ((signal.SIGSTOP, 0.4), (signal.SIGCONT, 0.1)):
+            tell(pids, number)
+            time.sleep(pause_s)
+
+
 def lose(h, name, args, more, each=1, lost=1, wants=(), machines=3, back_s=0):
     """A machine of h.n with `each` ranks loses its power; returns the end of the run, and what is
     wrong. Meanwhile there is no checkpoint on disk. back_s: it is there again after this time."""
@@ -204,8 +224,7 @@ def lose(h, name, args, more, each=1, lost=1, wants=(), machines=3, back_s=0):
     # Ranks that wait, so that the agents of a busy machine catch up, but not so long that they
     # count as silent.
     for _ in range(10):
-        for q in filter(alive, pids):
-            os.kill(q, signal.SIGSTOP)
+        tell(pids, signal.SIGSTOP)
         until = time.time() + 3
         while not (done := copied(h, n)) and time.time() < until:
             time.sleep(0.02)
@@ -215,10 +234,11 @@ def lose(h, name, args, more, each=1, lost=1, wants=(), machines=3, back_s=0):
                 threading.Timer(back_s, again, (h,)).start()
             for m in glob.glob(h.memory(lost) + "/*"):
                 shutil.rmtree(m)
-        for q in filter(alive, pids):
-            os.kill(q, signal.SIGCONT)
+        tell(pids, signal.SIGCONT)
         if done:
             break
+    if back_s:
+        slow(h, p, out)
     text = p.communicate(timeout=200)[0]
     key = (each, tuple(sorted(args.items())))
     ranks = each * (n - (1 if "--spares" in more else 0))
