@@ -11,11 +11,11 @@ static inline int mpirun_is_there(void) {
     return system("command -v mpirun >/dev/null 2>&1") == 0;
 }
 
-/* The exit status of mpirun -n n THIS_PROGRAM arg; -1: it was ended by a signal; 124: it took longer
- * than 60 s, which DEADLINE_FACTOR multiplies (tests/run.sh). It allows more ranks than cores, and
- * root, because CI runs in small containers. Leaks and lock order are not checked in the ranks:
- * Open MPI keeps memory until the end, and takes its own locks in two orders; our own allocations
- * and locks are the same between threads. */
+/* The exit status of mpirun -n n THIS_PROGRAM arg; -1: it was ended by a signal; 124: it took
+ * longer than 60 s, which DEADLINE_FACTOR multiplies (tests/run.sh). It allows more ranks than
+ * cores, and root, because CI runs in small containers. Leaks and lock order are not checked in
+ * the ranks: Open MPI keeps memory until the end, and takes its own locks in two orders; our own
+ * allocations and locks are the same between threads. */
 static inline int mpirun(int n, const char *arg) {
     char exe[4096], command[8192];
     const ssize_t length = readlink("/proc/self/exe", exe, sizeof exe - 1);
