@@ -14,6 +14,9 @@ import check_links
 print(len(check_links.check_sources([sys.argv[1]])))" "$broken/page.md")
         [ "$found" = 2 ] && echo "ok 2 - two broken links of five are found" || echo "not ok 2 - $found broken links found, not 2"
         echo 1..2'
+    beside "the table of mutations counts its rows" bash -c '
+        if out=$(python3 tools/make_mutation_table.py --check 2>&1); then echo "ok 1 - tests/mutation.md"; else echo "not ok 1 - $out"; fi
+        echo 1..1'
     beside "commands of the documentation" bash -c '
         page=$(mktemp) || exit 1
         trap "rm -f $page" EXIT
