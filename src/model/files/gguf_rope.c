@@ -277,7 +277,9 @@ const char *lt_gguf_rope_inexpressible(const lt_model_spec *s) {
         return "dynamic RoPE";
     }
     if (s->rope_scaling == LT_ROPE_YARN) {
-        lt_rope_yarn_range(s, &low, &high);
+        lt_model_spec exact = *s;
+        exact.rope_truncate = false;
+        lt_rope_yarn_range(&exact, &low, &high);
         if (s->rope_truncate != rounds(s) && (floor(low) != low || ceil(high) != high)) {
             return s->rope_truncate ? "yarn whose range is rounded"
                                     : "yarn whose range is not rounded";

@@ -425,6 +425,18 @@ static void other_arithmetic_than_the_architectures_is_refused(void **state) {
     s.gated = true;
     s.qk_norm = true;
     refused(&s, "norms of queries");
+    s = small(LT_FAMILY_GPT_OSS); /* Readers of its files do not round yarn's range. */
+    s.n_experts = 4;
+    s.top_k = 2;
+    s.rope_truncate = true;
+    refused(&s, "yarn whose range is rounded");
+    s = small(LT_FAMILY_LLAMA); /* Those of all others round it. */
+    s.rope_scaling = LT_ROPE_YARN;
+    s.rope_factor = 4;
+    s.rope_original_seq = 16;
+    s.rope_beta_fast = 32;
+    s.rope_beta_slow = 1;
+    refused(&s, "yarn whose range is not rounded");
     s = small(LT_FAMILY_GEMMA3);
     s.attn_scale = 0.25f;
     refused(&s, "attention scale");
