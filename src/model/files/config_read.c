@@ -295,6 +295,9 @@ static lt_err read_window(lt_model_spec *spec, const lt_family_row *row, const j
                     (long long)spec->window_every);
         }
         spec->window_every = spec->window_every > spec->n_layers ? 0 : spec->window_every;
+        if (spec->window_every == 1) { /* Every layer sees all. */
+            spec->window = spec->window_every = 0;
+        }
     } else if (row->no_rope_keys) { /* The layers that do not rotate have it. */
         if (spec->window > 0 && spec->n_layers <= LT_MAX_LAYERS) {
             lt_layers_set_windows(spec, spec->no_rope);

@@ -325,7 +325,8 @@ static void windows_of_any_layers(void **state) {
 
 /* Files that use a window and leave out the keys beside it: transformers' defaults are 4,096 tokens
  * and, for Qwen2 and Qwen3, 28 layers before the first that slides. SmolLM3's windows are in the
- * layers that do not rotate. */
+ * layers that do not rotate. A Gemma 3 whose pattern is 1 has no layer that slides. Each of these
+ * models can be written, too. */
 static void windows_that_files_only_switch_on(void **state) {
     static const struct {
         const char *config;
@@ -346,11 +347,14 @@ static void windows_that_files_only_switch_on(void **state) {
         {"{\"model_type\": \"smollm3\", " SIZES ", \"use_sliding_window\": true, "
          "\"no_rope_layer_interval\": 2}",
          {0}},
+        {"{\"model_type\": \"gemma3_text\", " SIZES ", \"num_key_value_heads\": 2, "
+         "\"sliding_window_pattern\": 1}",
+         {0}},
     };
     lt_model_spec s;
     (void)state;
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        if (parse(&s, cases[k].config) != LT_OK) {
+        if (parse(&s, cases[k].config) != LT_OK || lt_model_spec_writable(&s) != LT_OK) {
             fail_msg("%s: %s", cases[k].config, lt_error_message());
         }
         for (int i = 0; i < 6; i++) {
