@@ -128,6 +128,9 @@ typedef struct {
 typedef struct {
     const char *model_type, *architecture;
     const char *alias; /* A model_type whose models are these; NULL: none. */
+    /* A model_type for texts and pictures, whose text_config is of this family, without what the
+     * preset has; its files put wrapped_prefix before each name. NULL: none. */
+    const char *wrapper, *wrapped_prefix;
     /* Start of the name of the class with a score head; NULL: that of architecture. */
     const char *score_start;
     lt_model_spec preset;

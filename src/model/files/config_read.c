@@ -1,7 +1,8 @@
 /* config_read.c: config.json of a Hugging Face folder -> lt_model_spec.
  *
  * Plain keys follow the family's table. Two things do not fit a key: the rotary embedding
- * (config_rope.c) and sliding windows (layer_types, or a pattern).
+ * (config_rope.c) and sliding windows (layer_types, or a pattern). The file of a model for texts
+ * and pictures has a text_config, which is read.
  * config_keys.c treats every other key. */
 #include <math.h>
 #include <stdio.h>
@@ -294,10 +295,10 @@ static lt_err read_window(lt_model_spec *spec, const lt_family_row *row, const j
             LT_FAIL(LT_ERR_FORMAT, "%s: a sliding_window_pattern of %lld", what,
                     (long long)spec->window_every);
         }
-        spec->window_every = spec->window_every > spec->n_layers ? 0 : spec->window_every;
         if (spec->window_every == 1) { /* Every layer sees all. */
             spec->window = spec->window_every = 0;
         }
+        spec->window_every = spec->window_every > spec->n_layers ? 0 : spec->window_every;
     } else if (row->no_rope_keys) { /* The layers that do not rotate have it. */
         if (spec->window > 0 && spec->n_layers <= LT_MAX_LAYERS) {
             lt_layers_set_windows(spec, spec->no_rope);
@@ -377,34 +378,14 @@ static void read_no_kv_heads(lt_model_spec *spec, const json_t *config) {
     }
 }
 
-lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what) {
-    const char *type = NULL;
-    char known[256] = "";
-    lt_model_spec spec;
-    const lt_family_row *row = NULL;
-
-    if (!json_is_object(config)) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: not an object", what);
-    }
-    LT_TRY(lt_json_str(config, "model_type", &type, false, what));
-    for (int i = 0; i < LT_FAMILY_COUNT; i++) {
-        const size_t used = strlen(known);
-        const lt_family_row *candidate = lt_family_get((lt_family)i);
-        row = strcmp(candidate->model_type, type) == 0 ||
-                      (candidate->alias != NULL && strcmp(candidate->alias, type) == 0)
-                  ? candidate
-                  : row;
-        (void)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "",
-                       candidate->model_type);
-    }
-    if (row == NULL) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: model_type '%s' is not supported; these are: %s", what,
-                type, known);
-    }
-    spec = row->preset;
+static lt_err read_family(lt_model_spec *out, const lt_family_row *row, const json_t *config,
+                          bool wrapped, const char *what) {
+    lt_model_spec spec = row->preset;
     LT_TRY(lt_config_check_keys(spec.family, config, what));
     for (int i = 0; i < row->n_keys; i++) {
-        LT_TRY(read_key(&spec, &row->keys[i], config, what));
+        lt_config_key key = row->keys[i];
+        key.required = key.required && !wrapped;
+        LT_TRY(read_key(&spec, &key, config, what));
     }
     read_no_kv_heads(&spec, config);
     if (spec.pos == LT_POS_ROPE) {
@@ -420,6 +401,59 @@ lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what
     }
     *out = spec;
     return LT_OK;
+}
+
+/* A model for texts and pictures: text_config describes the text part, and the keys beside it hold
+ * for it where it has no others. */
+static lt_err read_wrapped(lt_model_spec *out, const lt_family_row *row, const json_t *config,
+                           const char *what) {
+    static const char *const of_pictures[] = {
+        "vision_config",   "text_config",       "mm_tokens_per_image", "boi_token_index",
+        "eoi_token_index", "image_token_index", "architectures",
+    };
+    const json_t *text = json_object_get(config, "text_config");
+    json_t *whole;
+    lt_err err;
+    if (!json_is_object(text)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: a %s without text_config, an object", what, row->wrapper);
+    }
+    whole = json_copy((json_t *)(uintptr_t)config);
+    for (size_t i = 0; i < sizeof of_pictures / sizeof *of_pictures; i++) {
+        (void)json_object_del(whole, of_pictures[i]);
+    }
+    (void)json_object_update(whole, (json_t *)(uintptr_t)text);
+    err = read_family(out, row, whole, true, what);
+    json_decref(whole);
+    return err;
+}
+
+lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what) {
+    const char *type = NULL;
+    char known[256] = "";
+    const lt_family_row *row = NULL;
+
+    if (!json_is_object(config)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: not an object", what);
+    }
+    LT_TRY(lt_json_str(config, "model_type", &type, false, what));
+    for (int i = 0; i < LT_FAMILY_COUNT; i++) {
+        const size_t used = strlen(known);
+        const lt_family_row *candidate = lt_family_get((lt_family)i);
+        if (candidate->wrapper != NULL && strcmp(candidate->wrapper, type) == 0) {
+            return read_wrapped(out, candidate, config, what);
+        }
+        row = strcmp(candidate->model_type, type) == 0 ||
+                      (candidate->alias != NULL && strcmp(candidate->alias, type) == 0)
+                  ? candidate
+                  : row;
+        (void)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "",
+                       candidate->model_type);
+    }
+    if (row == NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: model_type '%s' is not supported; these are: %s", what,
+                type, known);
+    }
+    return read_family(out, row, config, false, what);
 }
 
 lt_err lt_model_spec_read(lt_model_spec *out, const char *config_path) {

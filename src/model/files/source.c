@@ -94,6 +94,7 @@ static lt_err open_folder(lt_source *s, lt_model_spec *spec, const char *folder)
     s->names = family->names;
     s->n_names = family->n_names;
     s->prefix = family->prefix;
+    s->wrapped_prefix = family->wrapped_prefix;
     LT_TRY(lt_path_join(path, folder, LT_SAFETENSORS_SINGLE));
     const bool has_single = lt_file_has_name(path);
     LT_TRY(lt_path_join(path, folder, LT_SAFETENSORS_INDEX));
@@ -350,6 +351,11 @@ lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out, bool
     if (!*found && n > 0 && strncmp(name, s->prefix, n) == 0) {
         LT_TRY(find_exact(s, name + n, out, found));
     }
+    if (!*found && s->wrapped_prefix != NULL) {
+        char whole[2 * LT_FOREIGN_NAME_BYTES];
+        (void)snprintf(whole, sizeof whole, "%s%s", s->wrapped_prefix, name);
+        LT_TRY(find_exact(s, whole, out, found));
+    }
     if (!*found && s->embed_as_head != NULL && strcmp(name, s->embed_as_head) == 0) {
         LT_TRY(find_exact(s, name_of(s, LT_PARAM_HEAD), out, found));
     }
@@ -399,17 +405,32 @@ lt_err lt_source_find_mxfp4(const lt_source *s, const char *name, lt_weight *out
     return LT_OK;
 }
 
+/* Tensors that the text part of a model does not need: those of drafts and, in a file of a model
+ * for texts and pictures, of pictures. */
+static bool not_of_text(const lt_source *s, const char *name) {
+    static const char *const parts[] = {LT_MTP_LAYERS, "vision_tower.", "multi_modal_projector."};
+    const size_t n = s->wrapped_prefix != NULL ? sizeof parts / sizeof *parts : 1;
+    for (size_t i = 0; i < n; i++) {
+        if (strncmp(name, parts[i], strlen(parts[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 size_t lt_source_unread(const lt_source *s, const lt_model_spec *spec, const lt_param_table *table,
                         const char **first) {
+    const size_t wrapped = s->wrapped_prefix != NULL ? strlen(s->wrapped_prefix) : 0;
     size_t n = 0;
     char whole[512];
     *first = NULL;
     for (size_t i = 0; i < s->n_shards; i++) {
         for (size_t k = 0; k < s->shards[i].n_tensors; k++) {
             const char *name = s->shards[i].tensors[k].name;
-            if (strncmp(name, LT_MTP_LAYERS, strlen(LT_MTP_LAYERS)) == 0) {
+            if (not_of_text(s, name)) {
                 continue;
             }
+            name += wrapped > 0 && strncmp(name, s->wrapped_prefix, wrapped) == 0 ? wrapped : 0;
             (void)snprintf(whole, sizeof whole, "%s%s", s->prefix != NULL ? s->prefix : "", name);
             if (!lt_name_is_read(s->names, s->n_names, spec, table, name) &&
                 !lt_name_is_read(s->names, s->n_names, spec, table, whole)) {

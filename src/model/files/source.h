@@ -37,8 +37,9 @@ typedef struct lt_source {
     size_t n_bin_weights;
     const lt_name_row *names; /* The source's names of our parameters. */
     int n_names;
-    const char *embed_as_head; /* The embedding's name, if the file has it under the head's. */
-    const char *prefix;        /* Some files omit this prefix of the names; NULL: none do. */
+    const char *embed_as_head;  /* The embedding's name, if the file has it under the head's. */
+    const char *prefix;         /* Some files omit this prefix of the names; NULL: none do. */
+    const char *wrapped_prefix; /* Some files have this before the names; NULL: none do. */
     /* Rows of q and k are in pairs (2i, 2i+1), which must be separated into halves. */
     bool rope_interleaved;
     bool norms_plus_one; /* GGUF keeps gemma's 1 + gain. */

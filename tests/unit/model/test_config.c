@@ -443,6 +443,33 @@ static void every_family_survives_its_file(void **state) {
     assert_int_equal(lt_file_remove_tree(folder), LT_OK);
 }
 
+/* google/gemma-3-4b-it's config.json: text_config has what differs from transformers'
+ * Gemma3TextConfig. What holds for the whole file is not lost. */
+static void reads_the_text_part_of_a_wrapper(void **state) {
+    static const char gemma[] = "{\"model_type\": \"gemma3\", \"eos_token_id\": [1, 106], "
+                                "\"image_token_index\": 262144, \"vision_config\": {}, %s"
+                                "\"text_config\": {\"hidden_size\": 2560, "
+                                "\"intermediate_size\": 10240, \"model_type\": \"gemma3_text\", "
+                                "\"num_hidden_layers\": 34, \"rope_scaling\": {\"factor\": 8.0, "
+                                "\"rope_type\": \"linear\"}, \"sliding_window\": 1024}}";
+    char text[1024];
+    lt_model_spec s;
+    (void)state;
+    (void)snprintf(text, sizeof text, gemma, "");
+    assert_int_equal(parse(&s, text), LT_OK);
+    assert_true(s.family == LT_FAMILY_GEMMA3 && s.width == 2560 && s.ffn_width == 10240);
+    assert_true(s.n_layers == 34 && s.n_heads == 8 && s.n_kv_heads == 4 && s.head_dim == 256);
+    assert_true(s.vocab_size == 262208 && s.rope_theta == 1e6 && s.rope_factor == 8);
+    assert_true(s.eos.n == 2 && s.eos.ids[1] == 106 && s.tied);
+    assert_int_equal(lt_model_layer(&s, 4).window, 1024);
+    assert_int_equal(lt_model_layer(&s, 5).window, 0);
+    (void)snprintf(text, sizeof text, gemma, "\"quantization_config\": {\"bits\": 4}, ");
+    assert_int_equal(parse(&s, text), LT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(lt_error_message(), "quantization_config"));
+    assert_int_equal(parse(&s, "{\"model_type\": \"gemma3\", " SIZES "}"), LT_ERR_FORMAT);
+    assert_non_null(strstr(lt_error_message(), "text_config"));
+}
+
 static void refuses_what_it_can_not_run(void **state) {
     lt_model_spec s = lt_family_get(LT_FAMILY_LLAMA)->preset;
     (void)state;
@@ -534,6 +561,7 @@ int main(void) {
         cmocka_unit_test(fields_of_another_rope),
         cmocka_unit_test(layers_without_experts),
         cmocka_unit_test(every_family_survives_its_file),
+        cmocka_unit_test(reads_the_text_part_of_a_wrapper),
         cmocka_unit_test(refuses_what_it_can_not_run),
         cmocka_unit_test(counts_apertus_8b),
         cmocka_unit_test(the_table_places_every_parameter),

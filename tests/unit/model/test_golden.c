@@ -11,6 +11,7 @@
 #include "unit/model/golden.h"
 #include "base/file.h"
 #include "lateen/model.h"
+#include "model/files/source.h"
 
 #define TOLERANCE 5e-6
 
@@ -203,6 +204,37 @@ static void mxfp4(void **state) {
     lt_safetensors_close(&file);
 }
 
+/* The text part of a model for texts and pictures (tools/make_wrapped_golden.py). Its folder has
+ * the names of both parts; those of the vision tower are not reported as unread. */
+static void wrapped(void **state) {
+    static const char folder[] = "tests/golden/wrapped";
+    static float logits[20 * 48];
+    lt_safetensors file;
+    lt_model *m = NULL;
+    lt_session *s = NULL;
+    lt_source source = {0};
+    lt_model_spec spec;
+    const char *first;
+    (void)state;
+    must(lt_safetensors_open(&file, "tests/golden/wrapped/golden.safetensors"), folder);
+    must(lt_model_open(&m, folder, NULL), folder);
+    must(lt_session_open(&s, m, 1, 20), folder);
+    must(lt_session_eval_all(s, 0, (const void *)lt_safetensors_find(&file, "tokens")->data, 20,
+                             logits),
+         folder);
+    const double d = distance(logits, (const void *)lt_safetensors_find(&file, "logits")->data,
+                              (int64_t)20 * 48);
+    if (!(d <= TOLERANCE)) {
+        fail_msg("%s: logits differ by %.3g", folder, d);
+    }
+    must(lt_weight_source_open(&source, &spec, folder), folder);
+    assert_int_equal(lt_source_unread(&source, &spec, &m->table, &first), 0);
+    lt_weight_source_close(&source);
+    lt_session_close(s);
+    lt_model_close(m);
+    lt_safetensors_close(&file);
+}
+
 static void mxfp4_without_scales(void **state) {
     static const char name[] = "model.layers.1.mlp.experts.down_proj_scales";
     char folder[] = "/tmp/lateen-mxfp4-XXXXXX", path[LT_PATH_BYTES], *bytes, *at;
@@ -227,7 +259,7 @@ static void mxfp4_without_scales(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[N_GOLDEN_CASES + 2];
+    struct CMUnitTest tests[N_GOLDEN_CASES + 3];
     for (int i = 0; i < N_GOLDEN_CASES; i++) {
         tests[i] = (struct CMUnitTest){.name = golden_cases[i],
                                        .test_func = family,
@@ -235,5 +267,6 @@ int main(void) {
     }
     tests[N_GOLDEN_CASES] = (struct CMUnitTest)cmocka_unit_test(mxfp4);
     tests[N_GOLDEN_CASES + 1] = (struct CMUnitTest)cmocka_unit_test(mxfp4_without_scales);
+    tests[N_GOLDEN_CASES + 2] = (struct CMUnitTest)cmocka_unit_test(wrapped);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
