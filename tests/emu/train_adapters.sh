@@ -41,7 +41,9 @@ mesh() { # kind, name, options of the mesh...
     adapt "$kind" "$name-bf16" cuda 2 --model.dtype bf16 "$@"
     wait
     compare "adapters: $kind, $* on two GPUs, fp32: one CPU rank" "$kind" "$name" 1e-5 1e-4
-    compare "adapters: $kind, $* on two GPUs, bf16: one GPU" "$kind-bf16" "$name-bf16" 1e-3 1e-2
+    # With four seeds, the norm of the second step in BF16 differs from that in F32 by at most 0.9 % on
+    # one GPU and 0.6 % on two, so they may differ from each other by the sum.
+    compare "adapters: $kind, $* on two GPUs, bf16: one GPU" "$kind-bf16" "$name-bf16" 1e-3 1.5e-2
 }
 mesh llama tp --mesh tp=2
 mesh llama pp --mesh pp=2
