@@ -152,7 +152,7 @@ static json_t *choice_json(const lt_device *device, const lt_op_cases *o, const 
     lt_setup_place_dummy(&s);
     packed_bytes = lt_setup_packed_bytes(&s, o->op, device);
     if (packed_bytes > 0) {
-        lt_setup_set_packed(&s, o->op, s.args);
+        lt_setup_set_packed(&s, o->op, s.args, packed_bytes);
     }
     packs_nothing = o->op == LT_OP_matmul_pack && packed_bytes == 0;
     lt_case_text(c, shape, sizeof shape);

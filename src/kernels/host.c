@@ -244,7 +244,10 @@ lt_matmul_args lt_matmul_of_expert(const lt_matmul_grouped_args *a, int64_t e, i
                             .trans_a = a->weights,
                             .trans_b = !a->weights && a->trans_b,
                             .accumulate = a->accumulate,
-                            .fixed_order = a->fixed_order};
+                            .fixed_order = a->fixed_order,
+                            .b_packed = a->b_packed != NULL
+                                            ? (const char *)a->b_packed + (size_t)e * a->packed_step
+                                            : NULL};
 }
 
 lt_err lt_matmul_lora_in_parts(const lt_ops *ops, lt_queue *q, const lt_matmul_lora_args *a) {

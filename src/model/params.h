@@ -226,13 +226,14 @@ lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer,
 
 /* A weight matrix in its file's own type (stored_weights.h): ranges of rows [first_row, first_row +
  * w.shape[0]). packed: in the backend's layout, or NULL; w.data is NULL if only the packed form
- * is left. */
+ * is left. n_experts > 0: w and packed hold the matrices of that many experts, one below the other,
+ * and the range is rows [first_row, first_row + w.shape[0] / n_experts) of each expert's. */
 #define LT_STORED_RANGES 3
 typedef struct {
     lt_tensor w;
     const void *packed;
     lt_tensor scales; /* F32, for NF4_DOUBLE; otherwise absent. */
-    int64_t first_row;
+    int64_t first_row, n_experts;
     size_t at; /* For slices (stored_weights.h): where it begins among the blocks of its unit. */
 } lt_weight_range;
 typedef struct {

@@ -84,7 +84,7 @@ static lt_err stage_open(stage *s, lt_device *device, const lt_op_cases *o, cons
     s->packed_bytes = lt_setup_packed_bytes(&s->setup, o->op, device);
     if (s->packed_bytes > 0) {
         LT_TRY(s->backend->alloc(device, &s->packed, s->packed_bytes, "packed weights"));
-        lt_setup_set_packed(&s->setup, o->op, s->packed);
+        lt_setup_set_packed(&s->setup, o->op, s->packed, s->packed_bytes);
     }
     return LT_OK;
 }
@@ -131,11 +131,7 @@ static lt_err prepare(stage *s, const lt_op_cases *o, const lt_case *c, lt_dtype
             LT_TRY_DONE(s->backend->copy(s->queue, s->data[i], from->slot->data, s->bytes[i]));
         }
     }
-    if (o->op == LT_OP_matmul && s->packed != NULL) {
-        const lt_matmul_args *m = (const lt_matmul_args *)s->setup.args;
-        const lt_matmul_pack_args pack = {.dst = s->packed, .b = m->b, .trans_b = m->trans_b};
-        LT_TRY_DONE(s->backend->ops->matmul_pack(s->queue, &pack));
-    }
+    LT_TRY_DONE(lt_setup_pack(&s->setup, o->op, s->device, s->queue, s->packed));
     err = s->backend->sync(s->queue);
 done:
     stage_close(&f);

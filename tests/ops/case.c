@@ -126,24 +126,49 @@ void lt_setup_place_dummy(lt_setup *s) {
     }
 }
 
-size_t lt_setup_packed_bytes(const lt_setup *s, lt_op op, const lt_device *device) {
-    const lt_backend *backend = device->backend;
+/* The matrix that is packed for a product: of experts, all of them below one another. */
+static lt_tensor packed_matrix(const lt_setup *s, lt_op op, bool *trans_b) {
     const lt_matmul_args *m = (const lt_matmul_args *)s->args;
+    const lt_matmul_grouped_args *g = (const lt_matmul_grouped_args *)s->args;
     const lt_matmul_pack_args *p = (const lt_matmul_pack_args *)s->args;
-    if (op == LT_OP_matmul_pack) {
-        return backend->matmul_pack_bytes(device, &p->b, p->trans_b);
-    }
-    return op == LT_OP_matmul && s->c->packed
-               ? backend->matmul_pack_bytes(device, &m->b, m->trans_b)
-               : 0;
+    *trans_b = op == LT_OP_matmul_pack      ? p->trans_b
+               : op == LT_OP_matmul_grouped ? g->trans_b
+                                            : m->trans_b;
+    return op == LT_OP_matmul_pack ? p->b
+           : op == LT_OP_matmul_grouped
+               ? lt_tensor_2d(g->b.data, g->b.dtype, g->b.shape[0] * g->b.shape[1], g->b.shape[2])
+               : m->b;
 }
 
-void lt_setup_set_packed(lt_setup *s, lt_op op, void *packed) {
+size_t lt_setup_packed_bytes(const lt_setup *s, lt_op op, const lt_device *device) {
+    bool trans_b;
+    const bool asks = op == LT_OP_matmul_pack ||
+                      ((op == LT_OP_matmul || op == LT_OP_matmul_grouped) && s->c->packed);
+    if (!asks) {
+        return 0;
+    }
+    const lt_tensor b = packed_matrix(s, op, &trans_b);
+    return device->backend->matmul_pack_bytes(device, &b, trans_b);
+}
+
+void lt_setup_set_packed(lt_setup *s, lt_op op, void *packed, size_t bytes) {
     if (op == LT_OP_matmul_pack) {
         ((lt_matmul_pack_args *)s->args)->dst = packed;
+    } else if (op == LT_OP_matmul_grouped) {
+        lt_matmul_grouped_args *a = (lt_matmul_grouped_args *)s->args;
+        a->b_packed = packed, a->packed_step = bytes / (size_t)a->b.shape[0];
     } else {
         ((lt_matmul_args *)s->args)->b_packed = packed;
     }
+}
+
+lt_err lt_setup_pack(const lt_setup *s, lt_op op, lt_device *device, lt_queue *q, void *packed) {
+    lt_matmul_pack_args a = {.dst = packed};
+    if (packed == NULL || op == LT_OP_matmul_pack) {
+        return LT_OK;
+    }
+    a.b = packed_matrix(s, op, &a.trans_b);
+    return device->backend->ops->matmul_pack(q, &a);
 }
 
 void lt_fill_normal(double *values, const lt_case_tensor *t, lt_rng *r) {

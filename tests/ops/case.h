@@ -191,7 +191,9 @@ void lt_setup_place_dummy(lt_setup *s);
 /* Bytes of packed weights for matmul (in cases that request it) and matmul_pack on this device;
  * 0: none. The slots must be placed. */
 size_t lt_setup_packed_bytes(const lt_setup *s, lt_op op, const lt_device *device);
-void lt_setup_set_packed(lt_setup *s, lt_op op, void *packed);
+void lt_setup_set_packed(lt_setup *s, lt_op op, void *packed, size_t bytes);
+/* Fill them, unless they are what the op makes. */
+lt_err lt_setup_pack(const lt_setup *s, lt_op op, lt_device *device, lt_queue *q, void *packed);
 
 /* Fills. a, b: fill_a, fill_b. */
 lt_case_fill lt_fill_normal;  /* mean a, deviation b */

@@ -289,6 +289,14 @@ static const lt_case grouped_cases[] = {
      .trans_b = true},
     {"a row or two each, few terms, added", LT_CASE_CHECK, .R = 24, .C = 16, .F = 150, .E = 20,
      .K = 1, .accumulate = true},
+    {"Q4_0", LT_CASE_CHECK, 1 << LT_F32, .R = 40, .C = 96, .F = 48, .E = 5, .K = 1,
+     .b_type = LT_Q4_0, .trans_b = true, .packed = true},
+    {"Q4_K, a row or two each", LT_CASE_CHECK, 1 << LT_F32, .R = 12, .C = 512, .F = 32, .E = 9,
+     .K = 1, .b_type = LT_Q4_K, .trans_b = true, .packed = true},
+    {"Q8_0 not packed, added", LT_CASE_CHECK, 1 << LT_F32, .R = 30, .C = 64, .F = 17, .E = 4,
+     .K = 1, .b_type = LT_Q8_0, .trans_b = true, .accumulate = true},
+    {"BF16 beside F32", LT_CASE_CHECK, 1 << LT_F32, .R = 30, .C = 33, .F = 17, .E = 4, .K = 1,
+     .b_type = LT_BF16, .trans_b = true},
     {"weights", LT_CASE_CHECK, .R = 70, .C = 12, .F = 19, .E = 4, .K = 1, .y_f32 = true,
      .accumulate = true},
     {"weights, dropped", LT_CASE_CHECK, .R = 60, .C = 16, .F = 8, .E = 5, .K = 1, .capacity = 7,
@@ -349,8 +357,9 @@ static void grouped_build(lt_setup *s) {
         }
         return;
     }
-    lt_setup_in(s, "b", &a->b, s->act, 3,
-                (const int64_t[]){c->E, c->trans_b ? c->F : c->C, c->trans_b ? c->C : c->F});
+    lt_setup_in(s, "b", &a->b, c->b_type > 0 ? (lt_dtype)c->b_type : s->act, 3,
+                (const int64_t[]){c->E, c->trans_b ? c->F : c->C, c->trans_b ? c->C : c->F})
+        ->contiguous = c->b_type > 0;
     if (c->accumulate) {
         lt_setup_grad(s, "y", &a->y, s->act, LT_SHAPE(c->R, c->F));
     } else {

@@ -53,7 +53,7 @@ static lt_err open_packed(lt_world *w) {
     w->packed_bytes = lt_setup_packed_bytes(&w->setup, w->op, w->device);
     if (w->packed_bytes > 0) {
         LT_TRY(w->backend->alloc(w->device, &w->packed, w->packed_bytes, "packed weights"));
-        lt_setup_set_packed(&w->setup, w->op, w->packed);
+        lt_setup_set_packed(&w->setup, w->op, w->packed, w->packed_bytes);
     }
     return LT_OK;
 }
@@ -239,11 +239,7 @@ lt_err lt_world_run(lt_world *w, const lt_op_impl *impl) {
             LT_TRY(w->backend->upload(w->queue, b->device, b->before, b->bytes));
         }
     }
-    if (w->op == LT_OP_matmul && w->packed != NULL) {
-        const lt_matmul_args *m = (const lt_matmul_args *)w->setup.args;
-        const lt_matmul_pack_args pack = {.dst = w->packed, .b = m->b, .trans_b = m->trans_b};
-        LT_TRY(w->backend->ops->matmul_pack(w->queue, &pack));
-    }
+    LT_TRY(lt_setup_pack(&w->setup, w->op, w->device, w->queue, w->packed));
     LT_TRY(impl->run(w->queue, w->setup.args));
     LT_TRY(w->backend->sync(w->queue));
     for (int i = 0; i < w->setup.n_tensors; i++) {

@@ -28,6 +28,41 @@ static lt_err product(lt_exec *r, const lt_layer_acts *t, lt_tensor y, lt_tensor
                                                                .fixed_order = r->fixed_order});
 }
 
+/* The same with the matrices of one range, whose results are some columns of y. */
+static lt_err range_product(lt_exec *r, const lt_layer_acts *t, lt_tensor y, lt_tensor x,
+                            const lt_weight_range *range) {
+    const int64_t n = range->n_experts, rows = range->w.shape[0] / n, cols = range->w.shape[1];
+    lt_tensor b = range->w;
+    b.n_dims = 3;
+    b.shape[0] = n, b.shape[1] = rows, b.shape[2] = cols;
+    b.stride[0] = rows * cols, b.stride[1] = cols, b.stride[2] = 1;
+    return lt_exec_matmul_grouped(
+        r, &(lt_matmul_grouped_args){
+               .y = lt_tensor_cols(&y, range->first_row, rows),
+               .a = x,
+               .b = b,
+               .expert_start = t->expert_start,
+               .trans_b = true,
+               .fixed_order = r->fixed_order,
+               .b_packed = range->packed,
+               .packed_step = range->packed == NULL
+                                  ? 0
+                                  : r->backend->matmul_pack_bytes(r->device, &range->w, true) /
+                                        (size_t)n});
+}
+
+static lt_err all_products(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
+                           lt_tensor y, lt_tensor x) {
+    const lt_stored_weight *h = lt_exec_stored(r, kind, layer);
+    if (h == NULL) {
+        return product(r, t, y, x, lt_exec_weight(r, kind, layer));
+    }
+    for (int i = 0; i < h->n_ranges; i++) {
+        LT_TRY(range_product(r, t, y, x, &h->ranges[i]));
+    }
+    return LT_OK;
+}
+
 static lt_err add_bias(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind bias,
                        lt_tensor y) {
     const lt_tensor b = lt_exec_bias(r, bias, layer);
@@ -40,7 +75,7 @@ static lt_err add_bias(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_k
 /* y rows of each expert = its x rows times the transpose of its matrix [+ its bias]. */
 static lt_err experts_fwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
                           lt_param_kind bias, lt_tensor y, lt_tensor x) {
-    LT_TRY(product(r, t, y, x, lt_exec_weight(r, kind, layer)));
+    LT_TRY(all_products(r, layer, t, kind, y, x));
     LT_TRY(lt_lora_experts_forward(r, y, x, t->expert_start, 0, kind, layer));
     return add_bias(r, layer, t, bias, y);
 }

@@ -187,6 +187,13 @@ lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer) {
     return lt_param_view(&r->model->table, kind, layer, &r->model->weights);
 }
 
+const lt_stored_weight *lt_exec_stored(const lt_exec *r, lt_param_kind kind, int layer) {
+    const lt_stored_weight *h = r->model->stored != NULL
+                                    ? &r->model->stored[param_index(r, kind, layer)]
+                                    : NULL;
+    return h != NULL && h->n_ranges > 0 ? h : NULL;
+}
+
 lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer) {
     const lt_tensor apart = lt_deferred_gradient(r, kind, layer);
     return apart.data != NULL         ? apart

@@ -259,8 +259,8 @@ static bool joins(const lt_model *m, const lt_weight_range *a, const lt_weight_r
     lt_tensor more = a->w;
     more.shape[0]++;
     return a->packed != NULL && b->packed != NULL && a->w.dtype == b->w.dtype &&
-           b->first_row == a->first_row + a->w.shape[0] && aligned(bytes) == bytes &&
-           m->backend->matmul_pack_bytes(m->device, &more, true) > bytes;
+           a->n_experts == 0 && b->n_experts == 0 && b->first_row == a->first_row + a->w.shape[0] &&
+           aligned(bytes) == bytes && m->backend->matmul_pack_bytes(m->device, &more, true) > bytes;
 }
 
 /* The state of packing, one range at a time. raw, host: room for the largest range in device and

@@ -73,14 +73,35 @@ static bool product_takes(const lt_model *m, bool on_device, const lt_tensor *w)
            (m->options.decoded && (w->dtype == LT_NF4_DOUBLE || lt_block_decodes(w->dtype)));
 }
 
+/* Whether the packed matrices of experts have no padding between them. */
+static bool packs_evenly(const lt_model *m, const lt_tensor *all, int64_t n_experts) {
+    lt_tensor one = *all;
+    one.shape[0] /= n_experts;
+    return m->backend->matmul_pack_bytes(m->device, all, true) ==
+           (size_t)n_experts * m->backend->matmul_pack_bytes(m->device, &one, true);
+}
+/* Experts are kept if one tensor has those of the whole model. */
+static const char *refuse_experts(const finding *f, const lt_weight *w, const lt_name_place *p,
+                                  const lt_tensor *rows) {
+    const bool whole = f->param->n_boxes == 1 && f->param->local_count == f->param->count;
+    return f->m->options.decoded ? "experts, beside adapters that are trained"
+           : w->scales != NULL   ? "experts with scales in a tensor of their own"
+           : !p->stacked         ? "experts in a tensor each"
+           : !whole              ? "experts that ranks divide"
+           : !packs_evenly(f->m, rows, p->n_experts)
+               ? "experts of a number of rows that is not packed"
+               : NULL;
+}
 /* NULL, or why this part cannot be kept as it is stored. */
 static const char *refuse_part(const finding *f, const lt_weight *w, const lt_name_place *p,
                                const lt_tensor *rows) {
-    return p->stacked || f->param->n_dims != 2 || w->scales != NULL ? "experts"
-           : p->transposed || w->n_dims != 2                        ? "not stored (rows, columns)"
-           : !product_takes(f->m, f->on_device, rows)               ? "no kernel for this type"
-           : f->stored.n_ranges == LT_STORED_RANGES                 ? "too many parts"
-                                                                    : NULL;
+    const bool experts = f->param->experts;
+    const char *why = experts ? refuse_experts(f, w, p, rows) : NULL;
+    return why != NULL                                 ? why
+           : p->transposed || w->n_dims != 2 + experts ? "not stored (rows, columns)"
+           : !product_takes(f->m, f->on_device, rows)  ? "no kernel for this type"
+           : f->stored.n_ranges == LT_STORED_RANGES    ? "too many parts"
+                                                       : NULL;
 }
 
 static void note_widened(widened_list *l, lt_dtype type, const char *why, const char *name) {
@@ -147,8 +168,10 @@ static lt_err add_range(finding *f, lt_dtype type, lt_stored_origin o, const lt_
 static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const lt_name_place *p) {
     finding *f = ctx;
     const lt_box *boxes = lt_param_boxes(&f->m->table, f->param);
-    const lt_tensor rows = lt_tensor_2d(
-        (void *)(uintptr_t)w->data, kept_type(f->m, p->kind, w->type, p->cols), p->rows, p->cols);
+    const int64_t n_experts = p->stacked ? p->n_experts : 0;
+    const lt_tensor rows = lt_tensor_2d((void *)(uintptr_t)w->data,
+                                        kept_type(f->m, p->kind, w->type, p->cols),
+                                        p->rows * (n_experts > 0 ? n_experts : 1), p->cols);
     const char *why = refuse_part(f, w, p, &rows);
     int64_t box_row = 0;
     if (why != NULL) {
@@ -159,7 +182,18 @@ static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const l
         f->holdable = false;
         return LT_OK;
     }
-    const lt_box place = {.first = {p->first / p->cols}, .extent = {p->rows, p->cols}};
+    const lt_box place = {.first = {p->first / p->cols}, .extent = {rows.shape[0], p->cols}};
+    if (n_experts > 0) {
+        const lt_stored_origin all = {.data = w->data,
+                                      .rows = rows.shape[0],
+                                      .cols = p->cols,
+                                      .pair_rows = lt_weight_pair_rows(f->source, &f->m->spec, p),
+                                      .type = w->type,
+                                      .copied = f->m->options.stored_as != LT_F32};
+        LT_TRY(add_range(f, rows.dtype, all, &place, place.first[0]));
+        f->stored.ranges[f->stored.n_ranges - 1].n_experts = n_experts;
+        return LT_OK;
+    }
     for (int i = 0; i < f->param->n_boxes; i++) {
         lt_box held;
         if (lt_box_intersect(&held, &boxes[i], &place, 2)) {
@@ -198,12 +232,14 @@ lt_err lt_stored_weights_make(lt_model *m, uint64_t seed) {
     LT_TRY(alloc_held(m));
     for (int i = 0; i < m->table.n_params; i++) {
         const lt_param *p = &m->table.params[i];
-        const lt_tensor w = lt_tensor_2d(NULL, type, p->shape[0], p->shape[1]);
+        const int64_t experts = p->experts ? p->shape[0] : 0, cols = p->shape[p->n_dims - 1];
+        const lt_tensor w = lt_tensor_2d(NULL, type, p->count / cols, cols);
         size_t bytes;
-        if (is_encoded(m, p->kind) && p->n_dims == 2 &&
-            p->shape[1] % (int64_t)lt_dtype_block(type, &bytes) == 0 &&
-            product_takes(m, !m->backend->host_memory, &w)) {
-            m->stored[i] = (lt_stored_weight){.n_ranges = 1, .ranges = {{.w = w}}};
+        if (is_encoded(m, p->kind) && cols % (int64_t)lt_dtype_block(type, &bytes) == 0 &&
+            product_takes(m, !m->backend->host_memory, &w) &&
+            (experts == 0 || packs_evenly(m, &w, experts))) {
+            m->stored[i] = (lt_stored_weight){.n_ranges = 1,
+                                              .ranges = {{.w = w, .n_experts = experts}}};
             n++;
         }
     }

@@ -13,6 +13,9 @@
  *     A number u < 128 becomes the float BASE + u by putting it under that float's exponent, two at
  *     a time, and a multiply-add takes BASE + OFFSET off. A signed byte is its low seven bits less
  *     its highest one: both under the same exponent.
+ * EXPERTS   GROUPED: rows of x are in the order of their experts, and W is one matrix for each.
+ *           Each expert's rows are cut into chunks of 8 TILES; a block (blockIdx.y) finds the chunk
+ *           that it computes from the numbers of rows, or that there is none.
  * BOUND     bytes of W: 1.06 an element of Q8_0, 0.56 of Q4_0 (0.69 Q5_0, 0.88 Q6_K): DEPTH x 2 KB
  *           (1 KB) in flight a warp. Instructions, M up to 8: 2.4 for each element of a lane's
  *           share, a quarter (Q4_0: 45 %) of those that an H100 issues in the time of the bytes. 64
@@ -29,6 +32,9 @@
 #include "gemm/operand_q.cuh"
 #include "kernels/cuda/gemm/gemm_q_args.h"
 
+#ifndef GROUPED
+#define GROUPED 0
+#endif
 #define WARPS   (SPLIT > 4 ? SPLIT : 4)
 #define GROUPS  (WARPS / SPLIT) /* groups of warps in a block, each with its own slab */
 #define PARTS   (SPLIT > 1 ? WARPS : 1)
@@ -121,8 +127,50 @@ INLINE void store(const lt_gemm_q_args *a, int slab, int t, int i, int lane, flo
     }
 }
 
+#if GROUPED
+#define CHUNK (8 * TILES)
+/* The rows of this block, in a->x, a->y and a->m, and their expert's matrix in a->w. False: there
+ * are fewer chunks. */
+INLINE bool take_chunk(lt_gemm_q_args *a, const lt_gemm_q_grouped_args *of) {
+    const int lane = (int)threadIdx.x % 32;
+    int before = 0; /* Chunks of the experts before e - lane. */
+    for (int e = lane; e - lane < of->experts; e += 32) {
+        const int first = e < of->experts ? of->start[e] : 0,
+                  rows = e < of->experts ? of->start[e + 1] - first : 0,
+                  own = (rows + CHUNK - 1) / CHUNK;
+        int sum = own; /* Of this lane and the lower ones. */
+        for (int d = 1; d < 32; d *= 2) {
+            const int other = __shfl_up_sync(0xffffffffu, sum, d);
+            sum += lane >= d ? other : 0;
+        }
+        const int place = (int)blockIdx.y - before - (sum - own);
+        const u32 mine = __ballot_sync(0xffffffffu, place >= 0 && place < own);
+        if (mine != 0) {
+            const int by = __ffs((int)mine) - 1, skip = __shfl_sync(0xffffffffu, place, by) * CHUNK,
+                      row = __shfl_sync(0xffffffffu, first, by) + skip;
+            a->m = min_i(CHUNK, __shfl_sync(0xffffffffu, rows, by) - skip);
+            a->x += row * a->ldx;
+            a->y += row * a->ldy;
+            a->w += (e - lane + by) * of->next_expert;
+            return true;
+        }
+        before += __shfl_sync(0xffffffffu, sum, 31);
+    }
+    return false;
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS)
+#if GROUPED
+    gemm_q_grouped(const __grid_constant__ lt_gemm_q_grouped_args of) {
+    lt_gemm_q_args a = of.product;
+    wait_for_others();
+    if (!take_chunk(&a, &of)) {
+        return;
+    }
+#else
     gemm_q(const __grid_constant__ lt_gemm_q_args a) {
+#endif
     __shared__ float part[PARTS][TILES * 4][32];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT;
     const int slab = (int)blockIdx.x * GROUPS + group, tiles = (a.k + TILE_K - 1) / TILE_K,
@@ -140,12 +188,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         x[t] = a.x + min_i(8 * t + lane / 4, a.m - 1) * a.ldx + element_at(lane % 4, 0);
     }
 #pragma unroll
-    for (int d = 0; d < DEPTH; d++) { /* 1. These copies start before x is ready. */
+    for (int d = 0; d < DEPTH;
+         d++) { /* 1. Without experts, these copies start before x is ready. */
         if (begin + d < end) {
             load_share(&s[d], w + (i64)(begin + d) * TILE_BYTES);
         }
     }
+#if !GROUPED
     wait_for_others();
+#endif
     /* 2. A place is filled again as soon as it has been used. */
     for (int tile = begin; tile < end; tile += DEPTH) {
 #pragma unroll

@@ -316,6 +316,115 @@ lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args) {
     return LT_OK;
 }
 
+/* ---- Products of experts ---- */
+
+/* With more rows than this for each expert on average, widening the matrices once costs less than
+ * multiplying with the tiles (docs/speed/decoding.md). */
+#define GROUPED_ROWS  256
+#define GROUPED_ALONE 4 /* In a fixed order, units are counted as if so many experts had rows. */
+#define GROUPED_WORDS GEMM_Q_WORDS " GROUPED=1"
+#define GROUPED_MOST  8 /* TILES */
+
+const char *lt_cuda_grouped_q_refuse(const void *args, const lt_device *device) {
+    (void)device;
+    const lt_matmul_grouped_args *a = args;
+    if (a->b_packed == NULL || format_of(a->b.dtype) == NULL) {
+        return "b is not packed blocks";
+    }
+    if ((a->a.dtype != LT_BF16 && a->a.dtype != LT_F16) || lt_cuda_dtype_word(a->y.dtype) == NULL) {
+        return "activations not 16-bit";
+    }
+    if (a->weights || !a->trans_b || a->a.stride[1] != 1 || a->y.stride[1] != 1) {
+        return "weights not stored (E, N, K)";
+    }
+    return (uintptr_t)a->a.data % 16 != 0 || a->a.stride[0] % 8 != 0 || a->b.shape[2] % 32 != 0 ||
+                   a->b.shape[1] % TILE_ROWS != 0
+               ? "rows not 16-byte aligned, or not whole tiles of columns"
+               : NULL;
+}
+
+static lt_err grouped_tiles(lt_queue *q, const lt_matmul_grouped_args *a) {
+    const format *f = format_of(a->b.dtype);
+    const int64_t rows = a->a.shape[0], experts = a->b.shape[0],
+                  each = LT_CUDA_DIV_UP(rows, experts),
+                  busy = a->fixed_order   ? GROUPED_ALONE
+                         : rows < experts ? rows
+                                          : experts;
+    int tiles = 1;
+    while (tiles < GROUPED_MOST && 8 * tiles < each) {
+        tiles *= 2;
+    }
+    const int64_t chunks = rows / (8 * tiles) + (rows < experts ? rows : experts);
+    lt_gemm_q_grouped_args w = {.product = {.x = a->a.data,
+                                            .w = a->b_packed,
+                                            .y = a->y.data,
+                                            .ldx = a->a.stride[0],
+                                            .ldy = a->y.stride[0],
+                                            .m = (int)rows,
+                                            .n = (int)a->b.shape[1],
+                                            .k = (int)a->b.shape[2],
+                                            .accumulate = a->accumulate},
+                                .start = a->expert_start.data,
+                                .next_expert = (long long)a->packed_step,
+                                .experts = (int)experts};
+    const int split = split_for(LT_CUDA_DIV_UP(w.product.n, TILE_ROWS) * busy, n_tiles(w.product.k),
+                                MOST_SPLIT_FIXED,
+                                (int64_t)WARPS_ALONE * lt_cuda_get_info(q->gpu)->n_sms),
+              warps = split > 4 ? split : 4;
+    char defines[LT_CUDA_DEFINES_BYTES];
+    void *list[] = {&w};
+    snprintf(defines, sizeof defines, GROUPED_WORDS, tiles, split, w.product.k % TILE_K == 0,
+             FORMAT_VALUES(f), lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
+    return lt_cuda_run_early(q, "gemm/gemm_q.cu", "gemm_q_grouped", defines,
+                             LT_CUDA_DIV_UP(LT_CUDA_DIV_UP(w.product.n, TILE_ROWS), warps / split),
+                             (int)(chunks < rows ? chunks : rows), 32 * warps, list);
+}
+
+/* As many experts at once as fit in the scratch memory are widened, and multiplied. */
+static lt_err grouped_wide(lt_queue *q, const lt_matmul_grouped_args *a) {
+    const format *f = format_of(a->b.dtype);
+    const int64_t experts = a->b.shape[0], n = a->b.shape[1], k = a->b.shape[2],
+                  fit = SLAB_BYTES / (2 * k * n), step = fit > 1 ? fit : 1;
+    const size_t bytes = (size_t)(2 * k * n * step);
+    void *wide;
+    char defines[LT_CUDA_DEFINES_BYTES];
+    LT_TRY(lt_cuda_wide(q, bytes > SLAB_BYTES ? bytes : SLAB_BYTES, &wide));
+    snprintf(defines, sizeof defines, "TILES=1 SPLIT=1 WHOLE=0 " FORMAT_WORDS " OUT=bf16 DTYPE=%s",
+             FORMAT_VALUES(f), lt_cuda_dtype_word(a->a.dtype));
+    for (int64_t first = 0; first < experts; first += step) {
+        const int64_t some = experts - first < step ? experts - first : step;
+        const int tiles = (int)n_tiles(k);
+        lt_matmul_grouped_args part = *a;
+        lt_cuda_widen_q_args call = {.wide = wide,
+                                     .w = (const unsigned char *)a->b_packed +
+                                          (size_t)first * a->packed_step,
+                                     .rows = some * n,
+                                     .k = (int)k,
+                                     .tiles = tiles};
+        void *list[] = {&call};
+        LT_TRY(lt_cuda_run(q, "gemm/gemm_q.cu", "widen_q", defines,
+                           LT_CUDA_DIV_UP(some * n / TILE_ROWS * tiles, 4), 1, 128, list));
+        part.b = (lt_tensor){.data = wide,
+                             .dtype = a->a.dtype,
+                             .n_dims = 3,
+                             .shape = {some, n, k},
+                             .stride = {n * k, k, 1}};
+        part.b_packed = NULL;
+        part.expert_start = lt_tensor_rows(&a->expert_start, first, some + 1);
+        LT_TRY(q->device->backend->ops->matmul_grouped(q, &part));
+    }
+    return LT_OK;
+}
+
+lt_err lt_cuda_grouped_q_run(lt_queue *q, const void *args) {
+    const lt_matmul_grouped_args *a = args;
+    if (a->a.shape[0] == 0 || a->b.shape[0] == 0 || a->b.shape[1] == 0) {
+        return LT_OK;
+    }
+    return a->fixed_order || a->a.shape[0] <= GROUPED_ROWS * a->b.shape[0] ? grouped_tiles(q, a)
+                                                                           : grouped_wide(q, a);
+}
+
 void lt_specs_matmul_q(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "gemm/pack_q.cu", PACK_WORDS, "Q8_0", 8, 32, 0);
     lt_spec(l, LT_SM_ALL, "gemm/pack_q.cu", PACK_WORDS, "Q4_0", 4, 32, 0);
@@ -331,4 +440,13 @@ void lt_specs_matmul_q(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GEMM_Q_WORDS, 1, 8, 0, 5, 32, 1, 0, "bf16", "fp16");
     lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GEMM_Q_WORDS, 4, 4, 1, 4, 32, 1, 0, "bf16", "bf16");
     lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GEMM_Q_WORDS, 8, 2, 1, 8, 32, 0, 128, "bf16", "bf16");
+    for (int tiles = 1; tiles <= GROUPED_MOST; tiles *= 2) {
+        lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, tiles, 2, 1, 4, 32, 1, 0, "bf16",
+                "bf16");
+        lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, tiles, 4, 1, 6, 16, 0, 32, "bf16",
+                "bf16");
+    }
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, 1, 2, 0, 5, 32, 0, 16, "bf16", "bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, 1, 8, 1, 8, 32, 0, 128, "bf16", "bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, 1, 2, 1, 4, 32, 0, 8, "bf16", "bf16");
 }

@@ -25,6 +25,10 @@ lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args);
 const char *lt_cuda_wide_q_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args);
 
+/* Products of experts, for any number of rows. */
+const char *lt_cuda_grouped_q_refuse(const void *args, const lt_device *device);
+lt_err lt_cuda_grouped_q_run(lt_queue *q, const void *args);
+
 /* How pack lays out a format: bits, elements per scale, whether there are minima, the offset,
  * bytes of a tile of 16 x 128 (gemm/tile_q.cuh). */
 typedef struct {
