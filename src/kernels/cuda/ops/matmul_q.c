@@ -320,7 +320,7 @@ lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args) {
 
 /* With more rows than this for each expert on average, widening the matrices once costs less than
  * multiplying with the tiles (docs/speed/decoding.md). */
-#define GROUPED_ROWS  256
+#define GROUPED_ROWS  48
 #define GROUPED_ALONE 4 /* In a fixed order, units are counted as if so many experts had rows. */
 #define GROUPED_WORDS GEMM_Q_WORDS " GROUPED=1"
 #define GROUPED_MOST  8 /* TILES */
