@@ -37,7 +37,8 @@
  *   Q8_1  32   the same, and s = f16(d * sum q)                for Q4_1, Q5_1
  *   Q8_K  256  d = -(the x of largest |x|) / 127 in F32, q = round to nearest even
  *                                                              for the K formats
- * Q2_K, Q3_K and MXFP4 are only decoded; NF4 and NF4_DOUBLE have no partner. */
+ * Q2_K and Q3_K are only decoded; so is MXFP4, but Q5_0 can hold its values. NF4 and NF4_DOUBLE
+ * have no partner. */
 #ifndef LT_TENSOR_BLOCK_H
 #define LT_TENSOR_BLOCK_H
 
@@ -60,6 +61,11 @@ void lt_block_decode(float *dst, lt_dtype type, const void *src, size_t count);
  * bytes, whose low nibbles are the elements of even index, and e of each block in scales. */
 void lt_block_decode_mxfp4(float *dst, const unsigned char *blocks, const unsigned char *scales,
                            size_t from, size_t count);
+
+/* A block of MXFP4 as one of Q5_0 with the same values: twice v is a whole number from -12 to 12.
+ * adjacent: transformers' order of nibbles. False: 2^(e - 128) is no F16, which has 2^-24 to
+ * 2^15. */
+bool lt_block_mxfp4_as_q5_0(unsigned char *dst, const unsigned char *nibbles, int e, bool adjacent);
 
 /* The 16 values of NF4, in ascending order. */
 extern const float lt_nf4_values[16];

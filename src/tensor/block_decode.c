@@ -197,6 +197,26 @@ void lt_block_decode_mxfp4(float *dst, const unsigned char *blocks, const unsign
     }
 }
 
+bool lt_block_mxfp4_as_q5_0(unsigned char *dst, const unsigned char *nibbles, int e,
+                            bool adjacent) {
+    const float d = ldexpf(1.0f, e - 128);
+    const uint16_t half = lt_f32_to_f16(d);
+    uint32_t high = 0;
+    if (lt_f16_to_f32(half) != d) {
+        return false;
+    }
+    memset(dst, 0, 22);
+    for (int i = 0; i < SMALL; i++) {
+        const int packed = nibbles[adjacent ? i / 2 : i % 16], low = adjacent ? i % 2 == 0 : i < 16,
+                  u = 16 + (int)(2.0f * e2m1[low ? packed & 15 : packed >> 4]);
+        dst[6 + i % 16] |= (unsigned char)((u & 15) << (i < 16 ? 0 : 4));
+        high |= (uint32_t)(u >> 4) << i;
+    }
+    memcpy(dst, &half, sizeof half);
+    memcpy(dst + 2, &high, sizeof high);
+    return true;
+}
+
 /* The integers of a block. The float functions above decode the same layouts; they are separate
  * because they cover more formats. */
 static void ints_nibbles(lt_block_ints *v, const unsigned char *nibbles, int offset) {

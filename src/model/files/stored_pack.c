@@ -76,6 +76,7 @@ typedef struct {
     lt_dtype type;
     size_t from_bytes, to_bytes; /* Of a row of the file, and of one here. */
     unsigned char *dst;
+    int bad; /* A scale of MXFP4 that is no F16, by its exponent; -1: none was found. */
 } row_copy;
 
 /* A row in another type, a piece of whole blocks at a time. */
@@ -89,14 +90,31 @@ static void encode_row(const row_copy *c, unsigned char *dst, const unsigned cha
     }
 }
 
+/* A row of MXFP4 as Q5_0. */
+static void change_row(row_copy *c, unsigned char *dst, const unsigned char *src,
+                       const unsigned char *scales) {
+    for (int64_t i = 0; i < c->cols / LT_BLOCK_SMALL; i++) {
+        const bool apart = scales != NULL;
+        const unsigned char *block = src + (size_t)i * (apart ? 16 : 17);
+        const int e = apart ? scales[i] : block[0];
+        if (!lt_block_mxfp4_as_q5_0(dst + (size_t)i * 22, apart ? block : block + 1, e, apart)) {
+#pragma omp atomic write
+            c->bad = e;
+        }
+    }
+}
+
 static void copy_row(void *ctx, size_t row) {
-    const row_copy *c = ctx;
+    row_copy *c = ctx;
     const lt_stored_origin *o = &c->origin;
     const int64_t from = lt_weight_source_row(o->pair_rows, o->row + (int64_t)row);
     const unsigned char *src = o->data + (size_t)from * c->from_bytes +
                                lt_dtype_row_bytes(o->type, o->col);
     unsigned char *dst = c->dst + row * c->to_bytes;
-    if (o->type == c->type) {
+    if (o->type == LT_MXFP4 && c->type == LT_Q5_0) {
+        const size_t first = (size_t)(from * o->cols / LT_BLOCK_SMALL);
+        change_row(c, dst, src, o->scales != NULL ? o->scales + first : NULL);
+    } else if (o->type == c->type) {
         memcpy(dst, src, c->to_bytes);
     } else {
         encode_row(c, dst, src);
@@ -105,25 +123,38 @@ static void copy_row(void *ctx, size_t row) {
 
 /* Copy (rows, cols) of a matrix of the file, in this type. Pages that have been encoded are not
  * read again, and are released. */
-static void copy_rows(const lt_stored_origin *o, int64_t rows, int64_t cols, lt_dtype type,
-                      unsigned char *dst) {
-    row_copy c = {
-        *o, cols, type, lt_dtype_row_bytes(o->type, o->cols), lt_dtype_row_bytes(type, cols), dst};
+static lt_err copy_rows(const lt_stored_origin *o, int64_t rows, int64_t cols, lt_dtype type,
+                        unsigned char *dst) {
+    row_copy c = {.origin = *o,
+                  .cols = cols,
+                  .type = type,
+                  .from_bytes = o->scales != NULL ? (size_t)o->cols / 2
+                                                  : lt_dtype_row_bytes(o->type, o->cols),
+                  .to_bytes = lt_dtype_row_bytes(type, cols),
+                  .dst = dst,
+                  .bad = -1};
     lt_parallel_for((size_t)rows, copy_row, &c);
+    if (c.bad >= 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: a block of MXFP4 has the scale 2^%d, and scales from 2^-23 to 2^16 can be "
+                "kept; --dtype bf16 or fp32 widens all weights",
+                o->name, c.bad - 127);
+    }
     if (o->type != type) {
         lt_file_span_forget(o->data + (size_t)o->row * c.from_bytes, (size_t)rows * c.from_bytes);
     }
+    return LT_OK;
 }
 
 /* The blocks of a range, of NF4_DOUBLE still in NF4, to dst on the host. */
-static void write_blocks(const making *k, int param, int range, unsigned char *dst) {
+static lt_err write_blocks(const making *k, int param, int range, unsigned char *dst) {
     const lt_tensor *w = &k->m->stored[param].ranges[range].w;
     const lt_dtype type = encoded_first(w->dtype);
     if (k->origins == NULL) {
         lt_init_blocks(dst, type, k->m, &k->m->table.params[param], k->seed);
-    } else {
-        copy_rows(&k->origins[param][range], w->shape[0], w->shape[1], type, dst);
+        return LT_OK;
     }
+    return copy_rows(&k->origins[param][range], w->shape[0], w->shape[1], type, dst);
 }
 
 /* Write a part of a matrix in NF4_DOUBLE as NF4, with the scales that its blocks have in the whole
@@ -144,7 +175,7 @@ static lt_err write_doubled(const lt_stored_origin *o, const lt_tensor *w, unsig
         LT_FAIL(LT_ERR_OOM, "%zu bytes of a weight in NF4", once_bytes + twice_bytes);
     }
     whole.row = whole.col = 0;
-    copy_rows(&whole, o->rows, o->cols, LT_NF4, once);
+    (void)!copy_rows(&whole, o->rows, o->cols, LT_NF4, once); /* Only MXFP4 can fail. */
     lt_nf4_double_encode(once + once_bytes, scales, once, n);
     lt_nf4_double_to_nf4(once, once + once_bytes, scales, 0, n);
     for (int64_t i = 0; i < w->shape[0]; i++) {
@@ -163,18 +194,17 @@ static lt_err write_range(const making *k, int param, int range, unsigned char *
         return write_doubled(&k->origins[param][range], &w->w, dst);
     }
     if (w->w.dtype != LT_NF4_DOUBLE) {
-        write_blocks(k, param, range, dst);
-        return LT_OK;
+        return write_blocks(k, param, range, dst);
     }
     const size_t bytes = lt_dtype_row_bytes(LT_NF4, w->w.shape[0] * w->w.shape[1]);
     unsigned char *once = malloc(bytes);
     if (once == NULL) {
         LT_FAIL(LT_ERR_OOM, "%zu bytes of a weight in NF4", bytes);
     }
-    write_blocks(k, param, range, once);
+    const lt_err err = write_blocks(k, param, range, once);
     lt_nf4_double_encode(dst, (float *)(dst + aligned(range_bytes(w))), once, n_blocks(w));
     free(once);
-    return LT_OK;
+    return err;
 }
 
 lt_err lt_stored_range_write(lt_model *m, const lt_stored_origin (*origins)[LT_STORED_RANGES],

@@ -51,11 +51,13 @@ static bool is_encoded(const lt_model *m, lt_param_kind kind) {
     return type != LT_F32 && lt_stored_weights_is_matrix(kind) && !(top && nf4);
 }
 
-/* The type in which a matrix of the file is kept. */
+/* The type in which a matrix of the file is kept. Q5_0 has the values of MXFP4, and products. */
 static lt_dtype kept_type(const lt_model *m, lt_param_kind kind, lt_dtype stored, int64_t cols) {
     const lt_dtype type = m->options.stored_as;
     size_t bytes;
-    return is_encoded(m, kind) && cols % lt_dtype_block(type, &bytes) == 0 ? type : stored;
+    return is_encoded(m, kind) && cols % lt_dtype_block(type, &bytes) == 0 ? type
+           : stored == LT_MXFP4 && !m->options.decoded                     ? LT_Q5_0
+                                                                           : stored;
 }
 
 /* A device packs the block types that it multiplies, or keeps those that it decodes, which are the
@@ -84,8 +86,9 @@ static bool packs_evenly(const lt_model *m, const lt_tensor *all, int64_t n_expe
 static const char *refuse_experts(const finding *f, const lt_weight *w, const lt_name_place *p,
                                   const lt_tensor *rows) {
     const bool whole = f->param->n_boxes == 1 && f->param->local_count == f->param->count;
+    const bool fits = w->scales == NULL || rows->dtype == LT_Q5_0;
     return f->m->options.decoded ? "experts, beside adapters that are trained"
-           : w->scales != NULL   ? "experts with scales in a tensor of their own"
+           : !fits               ? "experts with scales in a tensor of their own"
            : !p->stacked         ? "experts in a tensor each"
            : !whole              ? "experts that ranks divide"
            : !packs_evenly(f->m, rows, p->n_experts)
@@ -184,7 +187,9 @@ static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const l
     }
     const lt_box place = {.first = {p->first / p->cols}, .extent = {rows.shape[0], p->cols}};
     if (n_experts > 0) {
-        const lt_stored_origin all = {.data = w->data,
+        const lt_stored_origin all = {.name = f->param->name,
+                                      .data = w->data,
+                                      .scales = w->scales,
                                       .rows = rows.shape[0],
                                       .cols = p->cols,
                                       .pair_rows = lt_weight_pair_rows(f->source, &f->m->spec, p),
@@ -198,6 +203,7 @@ static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const l
         lt_box held;
         if (lt_box_intersect(&held, &boxes[i], &place, 2)) {
             const lt_stored_origin origin = {
+                .name = f->param->name,
                 .data = w->data,
                 .rows = p->rows,
                 .cols = p->cols,

@@ -33,11 +33,12 @@ bool lt_stored_weights_is_matrix(lt_param_kind kind);
 LT_MUST_USE lt_err lt_stored_weights_make(lt_model *m, uint64_t seed);
 /* The matrix of the file, (rows, cols) in our order, of which a range holds the rows from `row` and
  * the columns from `col` on. type: the file's, which may differ from the range's. Its rows lie in
- * pairs as lt_weight_pair_rows describes. copied: it is copied although it could stay mapped,
- * because most others are encoded, and the file need not stay mapped then. doubled: a part of a
- * matrix in NF4_DOUBLE. */
+ * pairs as lt_weight_pair_rows describes. scales: of MXFP4 as transformers stores it. copied: it is
+ * copied although it could stay mapped, because most others are encoded, and the file need not stay
+ * mapped then. doubled: a part of a matrix in NF4_DOUBLE. */
 typedef struct {
-    const unsigned char *data;
+    const char *name;
+    const unsigned char *data, *scales;
     int64_t rows, cols, row, col, pair_rows;
     lt_dtype type;
     bool copied, doubled;

@@ -179,29 +179,59 @@ static void family(void **state) {
     }
 }
 
-/* Files of OpenAI: experts in 4-bit blocks, decoded as transformers does; a file without the
- * scales is refused, and the message names them. */
-static void mxfp4(void **state) {
-    static const char folder[] = GOLDEN_ROOT "gpt_oss_mxfp4";
+/* Distance of the golden logits from those of the model in this folder. */
+static double logits_off(const char *folder, const lt_model *m) {
     static float logits[24 * 64];
     lt_safetensors file;
-    lt_model *m = NULL;
     lt_session *s = NULL;
-    (void)state;
     must(lt_safetensors_open(&file, GOLDEN_ROOT "gpt_oss_mxfp4/golden.safetensors"), folder);
-    must(lt_model_open(&m, folder, NULL), folder);
     must(lt_session_open(&s, m, 1, 24), folder);
     must(lt_session_eval_all(s, 0, (const void *)lt_safetensors_find(&file, "tokens")->data, 24,
                              logits),
          folder);
     const double d = distance(logits, (const void *)lt_safetensors_find(&file, "logits")->data,
                               (int64_t)24 * 64);
+    lt_session_close(s);
+    lt_safetensors_close(&file);
+    return d;
+}
+
+/* Files of OpenAI: experts in 4-bit blocks, decoded as transformers does; a file without the
+ * scales is refused, and the message names them. */
+static void mxfp4(void **state) {
+    static const char folder[] = GOLDEN_ROOT "gpt_oss_mxfp4";
+    lt_model *m = NULL;
+    (void)state;
+    must(lt_model_open(&m, folder, NULL), folder);
+    const double d = logits_off(folder, m);
     if (!(d <= TOLERANCE)) {
         fail_msg("%s: logits differ by %.3g", folder, d);
     }
-    lt_session_close(s);
     lt_model_close(m);
-    lt_safetensors_close(&file);
+}
+
+/* The same file as stored: experts are kept in Q5_0 with the same values, and their products round
+ * activations to 8 bits. With the wrong row or scale for any expert, logits differ by 0.1 or
+ * more. */
+static void mxfp4_as_stored(void **state) {
+    static const char folder[] = GOLDEN_ROOT "gpt_oss_mxfp4";
+    lt_model *m = NULL;
+    (void)state;
+    must(lt_model_open(&m, folder, &(lt_model_options){.stored = true}), folder);
+    for (int layer = 0; layer < 2; layer++) {
+        for (int k = 0; k < 2; k++) {
+            const lt_param_kind kind = k == 0 ? LT_PARAM_UP : LT_PARAM_DOWN;
+            const lt_stored_weight *h = &m->stored[lt_param_index(&m->table, kind, layer)];
+            assert_int_equal(h->n_ranges, 1);
+            assert_int_equal(h->ranges[0].n_experts, 4);
+            assert_int_equal(h->ranges[0].w.dtype, LT_Q5_0);
+        }
+    }
+    const double d = logits_off(folder, m);
+    if (!(d > 0.0 && d <= 0.03)) {
+        fail_msg("%s as stored: logits differ by %.3g", folder, d);
+    }
+    lt_model_close(m);
 }
 
 /* The text part of a model for texts and pictures (tools/make_wrapped_golden.py). Its folder has
@@ -259,7 +289,7 @@ static void mxfp4_without_scales(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[N_GOLDEN_CASES + 3];
+    struct CMUnitTest tests[N_GOLDEN_CASES + 4];
     for (int i = 0; i < N_GOLDEN_CASES; i++) {
         tests[i] = (struct CMUnitTest){.name = golden_cases[i],
                                        .test_func = family,
@@ -268,5 +298,6 @@ int main(void) {
     tests[N_GOLDEN_CASES] = (struct CMUnitTest)cmocka_unit_test(mxfp4);
     tests[N_GOLDEN_CASES + 1] = (struct CMUnitTest)cmocka_unit_test(mxfp4_without_scales);
     tests[N_GOLDEN_CASES + 2] = (struct CMUnitTest)cmocka_unit_test(wrapped);
+    tests[N_GOLDEN_CASES + 3] = (struct CMUnitTest)cmocka_unit_test(mxfp4_as_stored);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

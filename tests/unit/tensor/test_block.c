@@ -57,6 +57,37 @@ static void mxfp4_is_exact(void **state) {
     assert_true(got[32] == 7.0f);
 }
 
+/* Every code in every place, in both orders of nibbles, with every scale that an F16 can hold: the
+ * block of Q5_0 has the values of the one of MXFP4. Other scales are refused, and nothing is
+ * written. */
+static void mxfp4_becomes_q5_0(void **state) {
+    unsigned char block[17], wide[22];
+    float expected[32], got[32];
+    (void)state;
+    for (int turn = 0; turn < 32 * 256; turn++) {
+        const int e = turn / 32;
+        const bool adjacent = turn % 2 == 1;
+        block[0] = (unsigned char)e;
+        for (int i = 0; i < 16; i++) {
+            block[1 + i] = (unsigned char)((i + turn) % 16 | (i * 7 + turn / 2) % 16 << 4);
+        }
+        if (adjacent) {
+            lt_block_decode_mxfp4(expected, block + 1, block, 0, 32);
+        } else {
+            lt_block_decode(expected, LT_MXFP4, block, 32);
+        }
+        memset(wide, 0xee, sizeof wide);
+        const bool fits = lt_block_mxfp4_as_q5_0(wide, block + 1, e, adjacent);
+        assert_int_equal(fits, e >= 104 && e <= 143);
+        if (fits) {
+            lt_block_decode(got, LT_Q5_0, wide, 32);
+        }
+        for (int i = 0; i < 32; i++) {
+            assert_true(fits ? got[i] == expected[i] : i >= 22 || wide[i] == 0xee);
+        }
+    }
+}
+
 /* Codes, scales and values of NF4 are those of bitsandbytes (tools/make_nf4_goldens.py). */
 static void nf4_is_exact(void **state) {
     lt_file_map map;
@@ -193,6 +224,7 @@ int main(void) {
                                        cmocka_unit_test(every_encoder_is_exact),
                                        cmocka_unit_test(whole_numbers_give_the_decoded_values),
                                        cmocka_unit_test(mxfp4_is_exact),
+                                       cmocka_unit_test(mxfp4_becomes_q5_0),
                                        cmocka_unit_test(nf4_is_exact),
                                        cmocka_unit_test(nf4_double_is_exact),
                                        cmocka_unit_test(others_are_refused)};
