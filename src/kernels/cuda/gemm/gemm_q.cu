@@ -15,7 +15,9 @@
  *     its highest one: both under the same exponent.
  * EXPERTS   GROUPED: rows of x are in the order of their experts, and W is one matrix for each.
  *           Each expert's rows are cut into chunks of 8 TILES; a block (blockIdx.y) finds the chunk
- *           that it computes from the numbers of rows, or that there is none.
+ *           that it computes from the numbers of rows, or that there is none. With two or more
+ *           operands and SPLIT = 1 (STAGED), its warps share the chunk's columns of a tile, which
+ *           they copy to shared memory while they multiply the tile before.
  * BOUND     bytes of W: 1.06 an element of Q8_0, 0.56 of Q4_0 (0.69 Q5_0, 0.88 Q6_K): DEPTH x 2 KB
  *           (1 KB) in flight a warp. Instructions, M up to 8: 2.4 for each element of a lane's
  *           share, a quarter (Q4_0: 45 %) of those that an H100 issues in the time of the bytes. 64
@@ -39,11 +41,18 @@
 #define GROUPS  (WARPS / SPLIT) /* groups of warps in a block, each with its own slab */
 #define PARTS   (SPLIT > 1 ? WARPS : 1)
 #define THREADS (32 * WARPS)
+#define STAGED  (GROUPED && TILES > 1 && SPLIT == 1)
 #ifndef DEPTH
-#define DEPTH (TILES > 2 || TILES == 2 && HIGH > 0 ? 1 : TILES == 1 && BITS == 4 ? 4 : 2)
+#define DEPTH                                                                                      \
+    (STAGED ? 2 : TILES > 2 || TILES == 2 && HIGH > 0 ? 1 : TILES == 1 && BITS == 4 ? 4 : 2)
 #endif
 static_assert(TILES >= 1 && TILES <= 8, "sums must fit in registers");
 static_assert(WARPS % SPLIT == 0, "warps of a slab are in one block");
+
+/* STAGED: bytes of a row of x in shared memory, 64 more than a multiple of 128, so that two rows
+ * that a quarter of a warp reads lie in different banks. */
+#define ROW_STAGED (TILE_K * 2 + 64)
+#define CHUNK      (8 * TILES)
 
 INLINE void load_share(share *s, const u8 *tile) {
     const int lane = (int)threadIdx.x % 32;
@@ -127,8 +136,126 @@ INLINE void store(const lt_gemm_q_args *a, int slab, int t, int i, int lane, flo
     }
 }
 
+/* The product of a block's rows. */
+INLINE void multiply_tiles(const lt_gemm_q_args *a) {
+    __shared__ float part[PARTS][TILES * 4][32];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT;
+    const int slab = (int)blockIdx.x * GROUPS + group, tiles = (a->k + TILE_K - 1) / TILE_K,
+              each = (tiles + SPLIT - 1) / SPLIT;
+    const int begin = warp % SPLIT * each,
+              end = slab * TILE_ROWS < a->n ? min_i(tiles, begin + each) : 0;
+    const u8 *const w = a->w + (i64)slab * tiles * TILE_BYTES;
+    const elem *x[TILES];
+    float sum[TILES][4] = {{0.0f}};
+    share s[DEPTH];
+
+    /* Rows past the last repeat it. Results of different rows do not mix, and those of these rows
+     * are not stored. */
+    for (int t = 0; t < TILES; t++) {
+        x[t] = a->x + min_i(8 * t + lane / 4, a->m - 1) * a->ldx + element_at(lane % 4, 0);
+    }
+#pragma unroll
+    for (int d = 0; d < DEPTH;
+         d++) { /* 1. Without experts, these copies start before x is ready. */
+        if (begin + d < end) {
+            load_share(&s[d], w + (i64)(begin + d) * TILE_BYTES);
+        }
+    }
+#if !GROUPED
+    wait_for_others();
+#endif
+    /* 2. A place is filled again as soon as it has been used. */
+    for (int tile = begin; tile < end; tile += DEPTH) {
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            if (tile + d < end) {
+                multiply(sum, &s[d], x, (tile + d) * TILE_K, a->k - (tile + d) * TILE_K);
+                if (tile + d + DEPTH < end) {
+                    load_share(&s[d], w + (i64)(tile + d + DEPTH) * TILE_BYTES);
+                }
+            }
+        }
+    }
+    if (SPLIT == 1) { /* 3. Store to y, through shared memory if warps have parts of the same
+                       * sums. */
+#pragma unroll
+        for (int i = 0; i < TILES * 4; i++) {
+            store(a, slab, i / 4, i % 4, lane, sum[i / 4][i % 4]);
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < TILES * 4; i++) {
+        part[warp % PARTS][i][lane] = sum[i / 4][i % 4];
+    }
+    __syncthreads();
+    for (int i = warp % SPLIT; i < TILES * 4; i += SPLIT) {
+        float x = 0.0f;
+        for (int p = 0; p < SPLIT; p++) {
+            x += part[(group * SPLIT + p) % PARTS][i][lane];
+        }
+        store(a, slab, i / 4, i % 4, lane, x);
+    }
+}
+
+#if STAGED
+/* Copy columns k0 .. k0 + 127 of the rows of x; columns past the last are zeros. */
+INLINE void stage_x(const lt_gemm_q_args *a, u8 (*to)[ROW_STAGED], int k0) {
+#pragma unroll
+    for (int i = 0; i < CHUNK * 16 / THREADS; i++) {
+        const int at = (int)threadIdx.x + i * THREADS, row = at / 16, k = k0 + at % 16 * 8;
+        cp_async_16_or_zero(smem_addr(to[row]) + at % 16 * 16,
+                            a->x + min_i(row, a->m - 1) * a->ldx + (k < a->k ? k : 0),
+                            k < a->k ? 4 : 0);
+    }
+    cp_async_commit();
+}
+INLINE void multiply_staged(const lt_gemm_q_args *a) {
+    __shared__ __align__(16) u8 staged[2][CHUNK][ROW_STAGED];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int slab = (int)blockIdx.x * GROUPS + warp, tiles = (a->k + TILE_K - 1) / TILE_K;
+    const bool works = slab * TILE_ROWS < a->n;
+    const u8 *const w = a->w + (i64)(works ? slab : 0) * tiles * TILE_BYTES;
+    float sum[TILES][4] = {{0.0f}};
+    share s[DEPTH];
+
+    stage_x(a, staged[0], 0);
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++) {
+        if (d < tiles) {
+            load_share(&s[d], w + (i64)d * TILE_BYTES);
+        }
+    }
+    for (int tile = 0; tile < tiles; tile += DEPTH) {
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            if (tile + d < tiles) {
+                const elem *x[TILES];
+                cp_async_wait(0);
+                __syncthreads(); /* The tile is there, and the other place has been read. */
+                if (tile + d + 1 < tiles) {
+                    stage_x(a, staged[(tile + d + 1) % 2], (tile + d + 1) * TILE_K);
+                }
+#pragma unroll
+                for (int t = 0; t < TILES; t++) {
+                    x[t] = (const elem *)staged[(tile + d) % 2][8 * t + lane / 4] +
+                           element_at(lane % 4, 0);
+                }
+                multiply(sum, &s[d], x, 0, a->k - (tile + d) * TILE_K);
+                if (tile + d + DEPTH < tiles) {
+                    load_share(&s[d], w + (i64)(tile + d + DEPTH) * TILE_BYTES);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; works && i < TILES * 4; i++) {
+        store(a, slab, i / 4, i % 4, lane, sum[i / 4][i % 4]);
+    }
+}
+#endif
+
 #if GROUPED
-#define CHUNK (8 * TILES)
 /* The rows of this block, in a->x, a->y and a->m, and their expert's matrix in a->w. False: there
  * are fewer chunks. */
 INLINE bool take_chunk(lt_gemm_q_args *a, const lt_gemm_q_grouped_args *of) {
@@ -171,64 +298,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #else
     gemm_q(const __grid_constant__ lt_gemm_q_args a) {
 #endif
-    __shared__ float part[PARTS][TILES * 4][32];
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT;
-    const int slab = (int)blockIdx.x * GROUPS + group, tiles = (a.k + TILE_K - 1) / TILE_K,
-              each = (tiles + SPLIT - 1) / SPLIT;
-    const int begin = warp % SPLIT * each,
-              end = slab * TILE_ROWS < a.n ? min_i(tiles, begin + each) : 0;
-    const u8 *const w = a.w + (i64)slab * tiles * TILE_BYTES;
-    const elem *x[TILES];
-    float sum[TILES][4] = {{0.0f}};
-    share s[DEPTH];
-
-    /* Rows past the last repeat it. Results of different rows do not mix, and those of these rows
-     * are not stored. */
-    for (int t = 0; t < TILES; t++) {
-        x[t] = a.x + min_i(8 * t + lane / 4, a.m - 1) * a.ldx + element_at(lane % 4, 0);
-    }
-#pragma unroll
-    for (int d = 0; d < DEPTH;
-         d++) { /* 1. Without experts, these copies start before x is ready. */
-        if (begin + d < end) {
-            load_share(&s[d], w + (i64)(begin + d) * TILE_BYTES);
-        }
-    }
-#if !GROUPED
-    wait_for_others();
+#if STAGED
+    multiply_staged(&a);
+#else
+    multiply_tiles(&a);
 #endif
-    /* 2. A place is filled again as soon as it has been used. */
-    for (int tile = begin; tile < end; tile += DEPTH) {
-#pragma unroll
-        for (int d = 0; d < DEPTH; d++) {
-            if (tile + d < end) {
-                multiply(sum, &s[d], x, (tile + d) * TILE_K, a.k - (tile + d) * TILE_K);
-                if (tile + d + DEPTH < end) {
-                    load_share(&s[d], w + (i64)(tile + d + DEPTH) * TILE_BYTES);
-                }
-            }
-        }
-    }
-    if (SPLIT == 1) { /* 3. Store to y, through shared memory if warps have parts of the same
-                       * sums. */
-#pragma unroll
-        for (int i = 0; i < TILES * 4; i++) {
-            store(&a, slab, i / 4, i % 4, lane, sum[i / 4][i % 4]);
-        }
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < TILES * 4; i++) {
-        part[warp % PARTS][i][lane] = sum[i / 4][i % 4];
-    }
-    __syncthreads();
-    for (int i = warp % SPLIT; i < TILES * 4; i += SPLIT) {
-        float x = 0.0f;
-        for (int p = 0; p < SPLIT; p++) {
-            x += part[(group * SPLIT + p) % PARTS][i][lane];
-        }
-        store(&a, slab, i / 4, i % 4, lane, x);
-    }
 }
 
 /* wide (N, K) = W in 16 bits: one warp per tile. */

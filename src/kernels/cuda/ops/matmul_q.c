@@ -367,9 +367,9 @@ static lt_err grouped_tiles(lt_queue *q, const lt_matmul_grouped_args *a) {
                                 .start = a->expert_start.data,
                                 .next_expert = (long long)a->packed_step,
                                 .experts = (int)experts};
-    const int split = split_for(LT_CUDA_DIV_UP(w.product.n, TILE_ROWS) * busy, n_tiles(w.product.k),
-                                MOST_SPLIT_FIXED,
-                                (int64_t)WARPS_ALONE * lt_cuda_get_info(q->gpu)->n_sms),
+    const int most = a->fixed_order || tiles == 1 ? MOST_SPLIT_FIXED : 1,
+              split = split_for(LT_CUDA_DIV_UP(w.product.n, TILE_ROWS) * busy, n_tiles(w.product.k),
+                                most, (int64_t)WARPS_ALONE * lt_cuda_get_info(q->gpu)->n_sms),
               warps = split > 4 ? split : 4;
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&w};
@@ -441,7 +441,9 @@ void lt_specs_matmul_q(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GEMM_Q_WORDS, 4, 4, 1, 4, 32, 1, 0, "bf16", "bf16");
     lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GEMM_Q_WORDS, 8, 2, 1, 8, 32, 0, 128, "bf16", "bf16");
     for (int tiles = 1; tiles <= GROUPED_MOST; tiles *= 2) {
-        lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, tiles, 2, 1, 4, 32, 1, 0, "bf16",
+        lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, tiles, 1, 1, 4, 32, 1, 0, "bf16",
+                "bf16");
+        lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, tiles, 1, 1, 8, 32, 0, 128, "bf16",
                 "bf16");
         lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, tiles, 4, 1, 6, 16, 0, 32, "bf16",
                 "bf16");
