@@ -17,7 +17,7 @@
 #include "unit/device.h"
 
 /* Three tiles of 16 columns for each expert; K of simple formats is no multiple of a tile. */
-enum { E = 40, N = 48, K_MOST = 256, K_SIMPLE = 160, M_MOST = 180 };
+enum { E = 40, N = 48, K_MOST = 256, K_SIMPLE = 160, M_MOST = 200 };
 
 typedef struct {
     const lt_backend *b;
@@ -80,7 +80,7 @@ static lt_matmul_grouped_args args_of(bench *t, lt_dtype type, int experts, int 
  * in test_cuda_quant.c: K formats round their scales to F16, and matrices that are widened round to
  * BF16. */
 static void check(bench *t, lt_dtype type, int experts, const int *counts, int n_counts, bool add) {
-    const bool wide = counts[0] == 70;
+    const bool wide = counts[0] == 105;
     const double tolerance = wide ? 1e-1 : lt_dtype_block(type, &(size_t){0}) == 32 ? 1e-3 : 2e-2;
     int32_t start[E + 1] = {0};
     int rows;
@@ -146,9 +146,9 @@ static void check_fixed(bench *t, lt_dtype type) {
 static void experts_with_blocks(void **state) {
     static const lt_dtype types[] = {LT_Q4_0, LT_Q4_1, LT_Q5_0, LT_Q5_1,
                                      LT_Q8_0, LT_Q4_K, LT_Q5_K, LT_Q6_K};
-    /* A few rows of few experts; more experts than lanes of a warp; chunks of 16 and of 64 rows. */
+    /* A few rows of few experts; more experts than lanes of a warp; chunks of 16 and of 32 rows. */
     static const int few[] = {1, 0, 3, 1, 2}, many[] = {2, 0, 1}, some[] = {9, 0, 17},
-                     chunks[] = {100, 0, 65, 1}, wide[] = {70, 60};
+                     chunks[] = {100, 0, 65, 1}, wide[] = {105, 90};
     const lt_backend *b = gpu_backend();
     bench *t;
     (void)state;

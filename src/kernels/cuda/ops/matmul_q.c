@@ -320,10 +320,10 @@ lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args) {
 
 /* With more rows than this for each expert on average, widening the matrices once costs less than
  * multiplying with the tiles (docs/speed/decoding.md). */
-#define GROUPED_ROWS  48
+#define GROUPED_ROWS  96
 #define GROUPED_ALONE 4 /* In a fixed order, units are counted as if so many experts had rows. */
 #define GROUPED_WORDS GEMM_Q_WORDS " GROUPED=1"
-#define GROUPED_MOST  8 /* TILES */
+#define GROUPED_MOST  4 /* TILES */
 
 const char *lt_cuda_grouped_q_refuse(const void *args, const lt_device *device) {
     (void)device;
@@ -446,6 +446,12 @@ void lt_specs_matmul_q(lt_specs *l) {
         lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, tiles, 1, 1, 8, 32, 0, 128, "bf16",
                 "bf16");
         lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, tiles, 4, 1, 6, 16, 0, 32, "bf16",
+                "bf16");
+    }
+    for (int split = 2; split <= MOST_SPLIT_FIXED; split *= 2) {
+        lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, 1, split, 1, 4, 32, 1, 0, "bf16",
+                "bf16");
+        lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, 1, split, 1, 5, 32, 1, 0, "bf16",
                 "bf16");
     }
     lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, 1, 2, 0, 5, 32, 0, 16, "bf16", "bf16");
