@@ -842,6 +842,9 @@ def rates():
     r = run("s3://bucket/k", path("slowly"), "--limit-rate", "3M", "--json")
     lines = r.out.splitlines()
     tap.check("--limit-rate is for all connections together", r.status == 0 and time.time() - begin >= 0.9 * len(BIG) / 3e6, f"{time.time() - begin} {r}")
+    begin = time.time()
+    r = run(path("slowly"), path("slowly too"), "--limit-rate", "3M")
+    tap.check("--limit-rate holds between local files", r.status == 0 and read("slowly too") == BIG and time.time() - begin >= 0.9 * len(BIG) / 3e6, f"{time.time() - begin} {r}")
     tap.check("--json: progress and result as lines", len(lines) >= 2 and '"event": "progress"' in lines[0] and '"event": "done"' in lines[-1] and '"eta_s"' in lines[0], r)
     store.fault = lambda q: ("slow", 15) if q.method == "GET" and q.headers.get("Range") == "bytes=0-262143" and len(requests("GET")) < 5 else None
     store.requests.clear()

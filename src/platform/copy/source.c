@@ -336,7 +336,7 @@ static lt_err read_file(const lt_opened_item *o, lt_web *h, int64_t at, int64_t 
                     o->item->from, (long long)(at + got), (long long)o->size_bytes);
         }
         got += more;
-        lt_web_count(h, true, more);
+        lt_web_read_locally(h, more);
     }
     return LT_OK;
 }

@@ -134,18 +134,30 @@ static void count(lt_web *h, bool read, int64_t bytes) {
     }
 }
 
+/* Wait until the rate permits what follows these bytes. */
+static void wait_for_rate(lt_web_shared *s, int64_t bytes) {
+    double until_s;
+    const double now_s = lt_clock_s();
+    if (s->rate_bytes == 0) {
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->free_at_s = (s->free_at_s > now_s ? s->free_at_s : now_s) +
+                   (double)bytes / (double)s->rate_bytes;
+    until_s = s->free_at_s;
+    pthread_mutex_unlock(&s->lock);
+    sleep_until(s, until_s);
+}
+
 static void pass(lt_web *h, bool read, size_t bytes) {
-    lt_web_shared *s = h->shared;
     count(h, read, (int64_t)bytes);
-    if (s->rate_bytes > 0) {
-        double until_s;
-        const double now_s = lt_clock_s();
-        pthread_mutex_lock(&s->lock);
-        s->free_at_s = (s->free_at_s > now_s ? s->free_at_s : now_s) +
-                       (double)bytes / (double)s->rate_bytes;
-        until_s = s->free_at_s;
-        pthread_mutex_unlock(&s->lock);
-        sleep_until(s, until_s);
+    wait_for_rate(h->shared, (int64_t)bytes);
+}
+
+void lt_web_read_locally(lt_web *h, int64_t bytes) {
+    lt_web_count(h, true, bytes);
+    if (h->shared->reads_count) {
+        wait_for_rate(h->shared, bytes);
     }
 }
 

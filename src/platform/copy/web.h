@@ -79,6 +79,9 @@ void lt_web_close(lt_web *h);
 const atomic_bool *lt_web_stop(const lt_web *h); /* shared->stop */
 /* Count bytes as progress; negative: subtract them. */
 void lt_web_count(lt_web *h, bool read, int64_t bytes);
+/* Count bytes that were read from a local file. If they also go to one, no connection waits for
+ * them, so this call waits as long as rate_bytes demands. */
+void lt_web_read_locally(lt_web *h, int64_t bytes);
 
 /* Send a request, once. OK: there was an exchange, or it failed in a way that `reply` describes.
  * INTERRUPTED: shared->stop. After OK, free the reply with lt_web_reply_free, which accepts a
