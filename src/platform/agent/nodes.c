@@ -349,9 +349,14 @@ void lt_nodes_seat(lt_nodes *nodes, bool shrink, int attempt) {
         if (is_empty(nodes, i) && spare >= 0) {
             nodes->seats[i] = spare;
             nodes->all[spare].state = LT_NODE_USED;
-            lt_log_info("the ranks of %s move to %s",
-                        name_of(nodes, before >= 0 ? before : i, from), name_of(nodes, spare, to));
-            tell_state(nodes, before >= 0 ? before : i, "moved", spare, attempt);
+            if (before >= 0) {
+                lt_log_info("the ranks of %s move to %s", name_of(nodes, before, from),
+                            name_of(nodes, spare, to));
+                tell_state(nodes, before, "moved", spare, attempt);
+            } else { /* The run had shrunk. */
+                lt_log_info("%s takes the ranks that were left out", name_of(nodes, spare, to));
+                tell_state(nodes, spare, "used", -1, attempt);
+            }
         } else if (is_empty(nodes, i) && (!shrink || last)) {
             use_again(nodes, i, attempt);
         } else if (is_empty(nodes, i)) {

@@ -510,6 +510,9 @@ static void a_run_shrinks_and_grows(void **state) {
     text_at("fault", 1, "what", "a node is back, and all have saved");
     assert_true(number_at("fault", 1, "rank") == -1 && number_at("fault", 1, "step") >= 6);
     no_event("start", 3);
+    text_at("node", 1, "state", "back");
+    text_at("node", 2, "state", "used"); /* Not moved: nobody had the ranks that it takes. */
+    assert_true(number_at("node", 2, "node") == 1 && number_at("node", 2, "spare") == -1);
     for (int r = 0; r < 4; r++) {
         assert_int_equal(number_in("attempt-3", r), r < 2 ? 0 : 1);
         assert_true(r >= 2 || number_in("attempt-2", r) == 0);
