@@ -199,20 +199,26 @@ void lt_block_decode_mxfp4(float *dst, const unsigned char *blocks, const unsign
 
 bool lt_block_mxfp4_as_q5_0(unsigned char *dst, const unsigned char *nibbles, int e,
                             bool adjacent) {
-    const float d = ldexpf(1.0f, e - 128);
-    const uint16_t half = lt_f32_to_f16(d);
+    const int least = 128 - 24, most = 128 + 15, /* e, if d is to be an F16. */
+        up = e < least ? least - e : 0;
+    int v[SMALL], extreme = 0;
     uint32_t high = 0;
-    if (lt_f16_to_f32(half) != d) {
+    for (int i = 0; i < SMALL; i++) {
+        const int packed = nibbles[adjacent ? i / 2 : i % 16], low = adjacent ? i % 2 == 0 : i < 16;
+        v[i] = (int)(2.0f * e2m1[low ? packed & 15 : packed >> 4]);
+        extreme = v[i] != 0 ? v[i] : extreme;
+    }
+    if (e == 255 || (e > most && extreme != 0)) {
         return false;
     }
+    const uint16_t d = extreme != 0 ? lt_f32_to_f16(ldexpf(1.0f, e + up - 128)) : 0;
     memset(dst, 0, 22);
     for (int i = 0; i < SMALL; i++) {
-        const int packed = nibbles[adjacent ? i / 2 : i % 16], low = adjacent ? i % 2 == 0 : i < 16,
-                  u = 16 + (int)(2.0f * e2m1[low ? packed & 15 : packed >> 4]);
+        const int u = 16 + (int)nearbyintf(ldexpf((float)v[i], -up));
         dst[6 + i % 16] |= (unsigned char)((u & 15) << (i < 16 ? 0 : 4));
         high |= (uint32_t)(u >> 4) << i;
     }
-    memcpy(dst, &half, sizeof half);
+    memcpy(dst, &d, sizeof d);
     memcpy(dst + 2, &high, sizeof high);
     return true;
 }

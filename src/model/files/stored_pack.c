@@ -76,7 +76,7 @@ typedef struct {
     lt_dtype type;
     size_t from_bytes, to_bytes; /* Of a row of the file, and of one here. */
     unsigned char *dst;
-    int bad; /* A scale of MXFP4 that is no F16, by its exponent; -1: none was found. */
+    int bad; /* A scale of MXFP4 that cannot be kept, as its byte; -1: none was found. */
 } row_copy;
 
 /* A row in another type, a piece of whole blocks at a time. */
@@ -95,9 +95,11 @@ static void change_row(row_copy *c, unsigned char *dst, const unsigned char *src
                        const unsigned char *scales) {
     for (int64_t i = 0; i < c->cols / LT_BLOCK_SMALL; i++) {
         const bool apart = scales != NULL;
-        const unsigned char *block = src + (size_t)i * (apart ? 16 : 17);
+        const unsigned char *block = apart ? src + i * LT_BLOCK_SMALL / 2
+                                           : src + lt_dtype_row_bytes(LT_MXFP4, i * LT_BLOCK_SMALL);
         const int e = apart ? scales[i] : block[0];
-        if (!lt_block_mxfp4_as_q5_0(dst + (size_t)i * 22, apart ? block : block + 1, e, apart)) {
+        if (!lt_block_mxfp4_as_q5_0(dst + lt_dtype_row_bytes(LT_Q5_0, i * LT_BLOCK_SMALL),
+                                    apart ? block : block + 1, e, apart)) {
 #pragma omp atomic write
             c->bad = e;
         }
@@ -136,9 +138,9 @@ static lt_err copy_rows(const lt_stored_origin *o, int64_t rows, int64_t cols, l
     lt_parallel_for((size_t)rows, copy_row, &c);
     if (c.bad >= 0) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
-                "%s: a block of MXFP4 has the scale 2^%d, and scales from 2^-23 to 2^16 can be "
-                "kept; --dtype bf16 or fp32 widens all weights",
-                o->name, c.bad - 127);
+                "%s: a block of MXFP4 has a scale of %s%d, and scales up to 2^16 can be kept; "
+                "--dtype bf16 or fp32 widens all weights",
+                o->name, c.bad == 255 ? "NaN, byte " : "2^", c.bad == 255 ? 255 : c.bad - 127);
     }
     if (o->type != type) {
         lt_file_span_forget(o->data + (size_t)o->row * c.from_bytes, (size_t)rows * c.from_bytes);

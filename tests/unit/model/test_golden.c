@@ -265,31 +265,66 @@ static void wrapped(void **state) {
     lt_safetensors_close(&file);
 }
 
-static void mxfp4_without_scales(void **state) {
-    static const char name[] = "model.layers.1.mlp.experts.down_proj_scales";
-    char folder[] = "/tmp/lateen-mxfp4-XXXXXX", path[LT_PATH_BYTES], *bytes, *at;
+/* A copy of the folder, in which `change` has changed the bytes of the weights' file. */
+static void changed_copy(char *folder, void (*change)(char *bytes, size_t n)) {
+    char path[LT_PATH_BYTES], *bytes;
     size_t n;
-    lt_model *m = NULL;
-    (void)state;
     assert_non_null(mkdtemp(folder));
     must(lt_file_read(&bytes, &n, GOLDEN_ROOT "gpt_oss_mxfp4/config.json", 1 << 20), "config");
     must(lt_path_join(path, folder, "config.json"), path);
     must(lt_file_write_atomic(path, bytes, n), path);
     free(bytes);
     must(lt_file_read(&bytes, &n, GOLDEN_ROOT "gpt_oss_mxfp4/model.safetensors", 1 << 24), "file");
-    at = memmem(bytes, n, name, sizeof name - 1);
-    assert_non_null(at);
-    at[sizeof name - 2] = 'z';
+    change(bytes, n);
     must(lt_path_join(path, folder, "model.safetensors"), path);
     must(lt_file_write_atomic(path, bytes, n), path);
     free(bytes);
+}
+
+#define SCALES "model.layers.1.mlp.experts.down_proj_scales"
+
+static void rename_scales(char *bytes, size_t n) {
+    char *at = memmem(bytes, n, SCALES, sizeof SCALES - 1);
+    assert_non_null(at);
+    at[sizeof SCALES - 2] = 'z';
+}
+
+static void mxfp4_without_scales(void **state) {
+    char folder[] = "/tmp/lateen-mxfp4-XXXXXX";
+    lt_model *m = NULL;
+    (void)state;
+    changed_copy(folder, rename_scales);
     assert_int_equal(lt_model_open(&m, folder, NULL), LT_ERR_FORMAT);
-    assert_non_null(strstr(lt_error_message(), name));
+    assert_non_null(strstr(lt_error_message(), SCALES));
+    must(lt_file_remove_tree(folder), folder);
+}
+
+static void raise_scale(char *bytes, size_t n) {
+    lt_safetensors file;
+    must(lt_safetensors_open(&file, GOLDEN_ROOT "gpt_oss_mxfp4/model.safetensors"), "weights");
+    char *at = memmem(bytes, n, lt_safetensors_find(&file, SCALES)->data, (size_t)4 * 32);
+    assert_non_null(at);
+    at[70] = (char)200;
+    lt_safetensors_close(&file);
+}
+
+/* A scale of 2^73 has no place in Q5_0; widened weights can have it. */
+static void mxfp4_with_a_large_scale(void **state) {
+    char folder[] = "/tmp/lateen-mxfp4-XXXXXX";
+    lt_model *m = NULL;
+    (void)state;
+    changed_copy(folder, raise_scale);
+    assert_int_equal(lt_model_open(&m, folder, &(lt_model_options){.stored = true}),
+                     LT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(lt_error_message(), "2^73"));
+    assert_non_null(strstr(lt_error_message(), "layers.1"));
+    must(lt_model_open(&m, folder, NULL), folder);
+    lt_model_close(m);
     must(lt_file_remove_tree(folder), folder);
 }
 
 int main(void) {
-    struct CMUnitTest tests[N_GOLDEN_CASES + 4];
+    struct CMUnitTest tests[N_GOLDEN_CASES + 5];
     for (int i = 0; i < N_GOLDEN_CASES; i++) {
         tests[i] = (struct CMUnitTest){.name = golden_cases[i],
                                        .test_func = family,
@@ -299,5 +334,6 @@ int main(void) {
     tests[N_GOLDEN_CASES + 1] = (struct CMUnitTest)cmocka_unit_test(mxfp4_without_scales);
     tests[N_GOLDEN_CASES + 2] = (struct CMUnitTest)cmocka_unit_test(wrapped);
     tests[N_GOLDEN_CASES + 3] = (struct CMUnitTest)cmocka_unit_test(mxfp4_as_stored);
+    tests[N_GOLDEN_CASES + 4] = (struct CMUnitTest)cmocka_unit_test(mxfp4_with_a_large_scale);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* ggml's block formats, decoded against the values of the `gguf` package
  * (tools/make_dequant_goldens.py) and encoded against ggml itself (tools/make_quant_goldens.py),
  * bit for bit. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,8 +59,9 @@ static void mxfp4_is_exact(void **state) {
 }
 
 /* Every code in every place, in both orders of nibbles, with every scale that an F16 can hold: the
- * block of Q5_0 has the values of the one of MXFP4. Other scales are refused, and nothing is
- * written. */
+ * block of Q5_0 has the values of the one of MXFP4; with a smaller scale they are rounded to
+ * multiples of 2^-24. Larger scales and NaN are refused, and nothing is written. Blocks of zeros,
+ * which ggml gives the smallest scale, are zeros with every scale. */
 static void mxfp4_becomes_q5_0(void **state) {
     unsigned char block[17], wide[22];
     float expected[32], got[32];
@@ -78,12 +80,19 @@ static void mxfp4_becomes_q5_0(void **state) {
         }
         memset(wide, 0xee, sizeof wide);
         const bool fits = lt_block_mxfp4_as_q5_0(wide, block + 1, e, adjacent);
-        assert_int_equal(fits, e >= 104 && e <= 143);
+        assert_int_equal(fits, e <= 143);
         if (fits) {
             lt_block_decode(got, LT_Q5_0, wide, 32);
         }
         for (int i = 0; i < 32; i++) {
-            assert_true(fits ? got[i] == expected[i] : i >= 22 || wide[i] == 0xee);
+            assert_true(fits ? fabsf(got[i] - expected[i]) <= (e < 104 ? 0x1p-25f : 0.0f)
+                             : i >= 22 || wide[i] == 0xee);
+        }
+        memset(block + 1, turn % 3 == 0 ? 0x88 : 0, 16);
+        assert_int_equal(lt_block_mxfp4_as_q5_0(wide, block + 1, e, adjacent), e < 255);
+        lt_block_decode(got, LT_Q5_0, wide, 32);
+        for (int i = 0; e < 255 && i < 32; i++) {
+            assert_true(got[i] == 0.0f);
         }
     }
 }
