@@ -62,9 +62,9 @@ void lt_block_decode(float *dst, lt_dtype type, const void *src, size_t count);
 void lt_block_decode_mxfp4(float *dst, const unsigned char *blocks, const unsigned char *scales,
                            size_t from, size_t count);
 
-/* A block of MXFP4 as one of Q5_0 with the same values: twice v is a whole number from -12 to 12, and
- * 2^(e - 128) is an F16 from 2^-24 on; with a smaller scale the values are rounded to multiples of
- * 2^-24. adjacent: transformers' order of nibbles. False: the scale is above 2^16, or it is 255,
+/* A block of MXFP4 as one of Q5_0 with the same values: twice v is a whole number from -12 to 12,
+ * and 2^(e - 128) is an F16 from 2^-24 on; with a smaller scale the values are rounded to multiples
+ * of 2^-24. adjacent: transformers' order of nibbles. False: the scale is above 2^16, or it is 255,
  * which means NaN; nothing is written. */
 bool lt_block_mxfp4_as_q5_0(unsigned char *dst, const unsigned char *nibbles, int e, bool adjacent);
 
