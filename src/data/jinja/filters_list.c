@@ -278,10 +278,10 @@ static lt_err keys_of(lt_jrun *r, const lt_jlist *items, lt_jv attribute, lt_jv 
 static lt_err keys_of_all(lt_jrun *r, const lt_jlist *items, lt_jv attributes, bool cased,
                           lt_jv **out) {
     size_t from = 0;
-    LT_TRY(keys_of(r, items, LT_JV(ABSENT), LT_JV(ABSENT), true, out));
     if (attributes.kind != LT_JV_STR || memchr(attributes.s, ',', attributes.n) == NULL) {
         return keys_of(r, items, attributes, LT_JV(ABSENT), cased, out);
     }
+    LT_TRY(keys_of(r, items, LT_JV(ABSENT), LT_JV(ABSENT), true, out)); /* Room for the keys. */
     for (size_t i = 0; i < items->n; i++) {
         LT_TRY(new_list(r, LT_JLIST_LIST, &(*out)[i]));
     }

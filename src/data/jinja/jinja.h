@@ -2,7 +2,7 @@
  * includes this).
  *
  *     text ─lex.c─▶ tokens ─parse.c, parse_expr.c─▶ tree ─eval.c─▶ text
- *                                                                │
+ *                                                           │
  *         value.c, ops.c (Python's values and operators), text.c (their text),
  *         filters.c, filters_list.c, methods.c, builtin.c (tests, functions, "%s")
  *

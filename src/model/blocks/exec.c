@@ -172,26 +172,22 @@ static bool beside_adapters(const lt_exec *r, lt_param_kind kind) {
     return (kind == LT_PARAM_SCORE || kind == LT_PARAM_SCORE_BIAS) && r->lora != NULL;
 }
 
-lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer) {
+const lt_stored_weight *lt_exec_stored(const lt_exec *r, lt_param_kind kind, int layer) {
     const lt_model *m = r->model;
+    const int index = m->stored != NULL ? lt_param_index(&m->table, kind, layer) : -1;
+    return index >= 0 && m->stored[index].n_ranges > 0 ? &m->stored[index] : NULL;
+}
+
+lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer) {
     if (beside_adapters(r, kind)) {
         return lt_lora_score(r->lora->lora, kind, &r->lora->lora->params->weights);
     }
-    if (m->stored != NULL && lt_param_index(&m->table, kind, layer) >= 0) {
-        const lt_stored_weight *h = &m->stored[param_index(r, kind, layer)];
-        LT_ASSERT(h->n_ranges <= 1); /* Several have no single view: see lt_linear_fwd. */
-        if (h->n_ranges == 1) {
-            return h->ranges[0].w;
-        }
+    const lt_stored_weight *h = lt_exec_stored(r, kind, layer);
+    if (h != NULL) {
+        LT_ASSERT(h->n_ranges == 1); /* Several have no single view: see lt_linear_fwd. */
+        return h->ranges[0].w;
     }
     return lt_param_view(&r->model->table, kind, layer, &r->model->weights);
-}
-
-const lt_stored_weight *lt_exec_stored(const lt_exec *r, lt_param_kind kind, int layer) {
-    const lt_stored_weight *h = r->model->stored != NULL
-                                    ? &r->model->stored[param_index(r, kind, layer)]
-                                    : NULL;
-    return h != NULL && h->n_ranges > 0 ? h : NULL;
 }
 
 lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer) {
@@ -287,9 +283,7 @@ float lt_embedding_scale(const lt_exec *r) {
 }
 
 lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids) {
-    const lt_model *m = r->model;
-    const lt_stored_weight *h = m->stored != NULL ? &m->stored[param_index(r, LT_PARAM_EMBED, 0)]
-                                                  : NULL;
+    const lt_stored_weight *h = lt_exec_stored(r, LT_PARAM_EMBED, 0);
     const lt_weight_range *range = h != NULL && h->n_ranges == 1 ? &h->ranges[0] : NULL;
     LT_TRY(lt_exec_embed_fwd(
         r, &(lt_embed_args){.y = y,

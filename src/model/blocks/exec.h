@@ -148,7 +148,8 @@ lt_layer_spec lt_exec_layer(const lt_exec *r, int layer);
 /* Weight and gradient of a kind in a layer (ignored outside layers); absent kinds give data
  * NULL. */
 lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer);
-/* Its ranges in the type of their file; NULL: the parameter is in the flat buffer. */
+/* Its ranges in the type of their file; NULL: the model does not have the parameter, or has it in
+ * the flat buffer. */
 const lt_stored_weight *lt_exec_stored(const lt_exec *r, lt_param_kind kind, int layer);
 lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer);
 /* The same for a bias; absent for LT_PARAM_KIND_COUNT, and on ranks that do not add it: only the

@@ -154,9 +154,9 @@ INLINE void multiply_tiles(const lt_gemm_q_args *a) {
     for (int t = 0; t < TILES; t++) {
         x[t] = a->x + min_i(8 * t + lane / 4, a->m - 1) * a->ldx + element_at(lane % 4, 0);
     }
+    /* 1. Without experts, these copies start before x is ready. */
 #pragma unroll
-    for (int d = 0; d < DEPTH;
-         d++) { /* 1. Without experts, these copies start before x is ready. */
+    for (int d = 0; d < DEPTH; d++) {
         if (begin + d < end) {
             load_share(&s[d], w + (i64)(begin + d) * TILE_BYTES);
         }

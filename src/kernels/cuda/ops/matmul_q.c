@@ -279,20 +279,26 @@ const char *lt_cuda_wide_q_refuse(const void *args, const lt_device *device) {
     (void)device;
     return refuse_blocks(args);
 }
+/* Write `rows` packed rows of k numbers to q->wide, in a 16-bit type. */
+static lt_err widen(lt_queue *q, const format *f, const void *packed, int64_t rows, int64_t k,
+                    lt_dtype dtype) {
+    lt_cuda_widen_q_args call = {
+        .wide = q->wide, .w = packed, .rows = rows, .k = (int)k, .tiles = (int)n_tiles(k)};
+    void *list[] = {&call};
+    char defines[LT_CUDA_DEFINES_BYTES];
+    snprintf(defines, sizeof defines, "TILES=1 SPLIT=1 WHOLE=0 " FORMAT_WORDS " OUT=bf16 DTYPE=%s",
+             FORMAT_VALUES(f), lt_cuda_dtype_word(dtype));
+    return lt_cuda_run(q, "gemm/gemm_q.cu", "widen_q", defines,
+                       LT_CUDA_DIV_UP(LT_CUDA_DIV_UP(rows, TILE_ROWS) * call.tiles, 4), 1, 128,
+                       list);
+}
 /* Compute columns [first, first + n) of y. */
 static lt_err slab(lt_queue *q, const lt_matmul_args *a, const format *f, int64_t first,
                    int64_t n) {
-    int64_t rows = n;
-    int k = (int)a->b.shape[1], tiles = (int)n_tiles(k);
+    const int64_t k = a->b.shape[1];
     const void *src = (const unsigned char *)a->b_packed + first / TILE_ROWS * slab_bytes(f, k);
     lt_matmul_args wide = *a;
-    char defines[LT_CUDA_DEFINES_BYTES];
-    lt_cuda_widen_q_args call = {.wide = q->wide, .w = src, .rows = rows, .k = k, .tiles = tiles};
-    void *list[] = {&call};
-    snprintf(defines, sizeof defines, "TILES=1 SPLIT=1 WHOLE=0 " FORMAT_WORDS " OUT=bf16 DTYPE=%s",
-             FORMAT_VALUES(f), lt_cuda_dtype_word(a->a.dtype));
-    LT_TRY(lt_cuda_run(q, "gemm/gemm_q.cu", "widen_q", defines,
-                       LT_CUDA_DIV_UP(LT_CUDA_DIV_UP(rows, TILE_ROWS) * tiles, 4), 1, 128, list));
+    LT_TRY(widen(q, f, src, n, k, a->a.dtype));
     wide.b = lt_tensor_2d(q->wide, a->a.dtype, n, k);
     wide.b_packed = NULL;
     wide.y = lt_tensor_cols(&a->y, first, n);
@@ -387,23 +393,12 @@ static lt_err grouped_wide(lt_queue *q, const lt_matmul_grouped_args *a) {
                   fit = SLAB_BYTES / (2 * k * n), step = fit > 1 ? fit : 1;
     const size_t bytes = (size_t)(2 * k * n * step);
     void *wide;
-    char defines[LT_CUDA_DEFINES_BYTES];
     LT_TRY(lt_cuda_wide(q, bytes > SLAB_BYTES ? bytes : SLAB_BYTES, &wide));
-    snprintf(defines, sizeof defines, "TILES=1 SPLIT=1 WHOLE=0 " FORMAT_WORDS " OUT=bf16 DTYPE=%s",
-             FORMAT_VALUES(f), lt_cuda_dtype_word(a->a.dtype));
     for (int64_t first = 0; first < experts; first += step) {
         const int64_t some = experts - first < step ? experts - first : step;
-        const int tiles = (int)n_tiles(k);
+        const void *src = (const unsigned char *)a->b_packed + (size_t)first * a->packed_step;
         lt_matmul_grouped_args part = *a;
-        lt_cuda_widen_q_args call = {.wide = wide,
-                                     .w = (const unsigned char *)a->b_packed +
-                                          (size_t)first * a->packed_step,
-                                     .rows = some * n,
-                                     .k = (int)k,
-                                     .tiles = tiles};
-        void *list[] = {&call};
-        LT_TRY(lt_cuda_run(q, "gemm/gemm_q.cu", "widen_q", defines,
-                           LT_CUDA_DIV_UP(some * n / TILE_ROWS * tiles, 4), 1, 128, list));
+        LT_TRY(widen(q, f, src, some * n, k, a->a.dtype));
         part.b = (lt_tensor){.data = wide,
                              .dtype = a->a.dtype,
                              .n_dims = 3,
