@@ -225,6 +225,16 @@ void lt_training_note_end(lt_err err) {
     }
 }
 
+lt_err lt_training_or_replaced(const lt_training *t, lt_err err) {
+    lt_failure failure;
+    if (err == LT_OK || err == LT_ERR_INTERRUPTED) {
+        return err;
+    }
+    lt_failure_keep(&failure, err);
+    LT_TRY(lt_lease_check(&t->lease));
+    return lt_failure_raise(&failure);
+}
+
 /* Log what led to a failure, which remains this thread's last error. */
 static void report_failure(const lt_training *t, lt_err err) {
     lt_failure failure;
@@ -286,11 +296,13 @@ static lt_err run_in_world(const lt_recipe *given, lt_device *device,
     if (err == LT_ERR_NUMERIC && lt_ranks_lead(&t->ranks)) {
         err = lt_training_give_up(t);
     }
+    err = lt_training_or_replaced(t, err);
     lt_training_note_end(err);
     if (err != LT_OK && err != LT_ERR_INTERRUPTED) {
         report_failure(t, err);
     }
 done:
+    err = lt_training_or_replaced(t, err);
     if (err == LT_ERR_INTERRUPTED && lt_ranks_lead(&t->ranks)) {
         unlink(t->exit_path); /* If this file requested the stop, the request has been fulfilled. */
     } else if (err == LT_ERR_INTERRUPTED) {

@@ -392,12 +392,14 @@ LT_MUST_USE lt_err lt_training_settle(lt_training *t);
 /* The parts of a run, for a caller that takes its steps (together.c). sample_first: the work before
  * the first step. follow: does what was decided after a step, and sets *slow if that took long.
  * finish: ends a complete run. stop: ends a run that was asked to stop, and returns INTERRUPTED.
- * note_end: writes err to the log. */
+ * note_end: writes err to the log. or_replaced: returns err, but REPLACED if the run now belongs to
+ * a later attempt: that one removes and changes files, which explains any failure of this one. */
 LT_MUST_USE lt_err lt_training_sample_first(lt_training *t);
 LT_MUST_USE lt_err lt_training_follow(lt_training *t, const lt_step_decision *d, bool *slow);
 LT_MUST_USE lt_err lt_training_finish(lt_training *t);
 LT_MUST_USE lt_err lt_training_stop(lt_training *t, int why);
 void lt_training_note_end(lt_err err);
+lt_err lt_training_or_replaced(const lt_training *t, lt_err err);
 /* Calls run(of), which opens a world and closes it; and again if the world failed and the launcher
  * keeps ranks for the next one. Stop signals are obeyed from here on. */
 LT_MUST_USE lt_err lt_training_in_worlds(lt_err (*run)(const void *of), const void *of);

@@ -337,6 +337,9 @@ lt_err lt_run_together_in(lt_world *world, const lt_named_recipe *named, int n, 
     LT_TRY_DONE(open_all(g, micro, out));
     LT_TRY_DONE(train_all(g));
 done:
+    for (int i = 0; i < g->n_opened; i++) {
+        err = lt_training_or_replaced(&g->runs[i], err);
+    }
     if (err == LT_ERR_INTERRUPTED && lt_together_leads(g)) {
         unlink(g->exit_path);
     }

@@ -318,7 +318,8 @@ static bool becomes(pid_t pid, bool stops) {
     return is == stops;
 }
 
-/* On a busy machine the second signal may be late, and then it is the one that kills. */
+/* The ranks live until the last signal is sent. On a busy machine the second one may be late, and
+ * then it is the one that kills. */
 static bool interrupt(pid_t launcher, const pid_t ranks[2]) {
     static const unsigned waits_us[] = {50000, 1200000, 0};
     double sent_s[3] = {0.0};
@@ -326,7 +327,7 @@ static bool interrupt(pid_t launcher, const pid_t ranks[2]) {
         const bool late = sent_s[1] - sent_s[0] > 0.5;
         sent_s[i] = lt_clock_s();
         if (!late &&
-            (kill(launcher, SIGINT) != 0 || kill(ranks[0], 0) != 0 || kill(ranks[1], 0) != 0)) {
+            (kill(ranks[0], 0) != 0 || kill(ranks[1], 0) != 0 || kill(launcher, SIGINT) != 0)) {
             return false;
         }
         (void)usleep(waits_us[i]);

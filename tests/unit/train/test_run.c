@@ -375,6 +375,34 @@ static void a_run_stops_on_request(void **state) {
     free(steps);
 }
 
+/* A later attempt takes the run if `of` is not null; then something fails. */
+static lt_err fail_to_open(void *of, lt_training *t) {
+    char path[LT_PATH_BYTES];
+    if (of != NULL) {
+        LT_TRY(lt_path_join(path, t->recipe.out, "lease/000000002.json"));
+        LT_TRY(lt_file_write_atomic(path, "{}", 2));
+    }
+    LT_FAIL(LT_ERR_IO, "a file is gone");
+}
+
+/* What a later attempt removes or changes makes an earlier one fail, but the cause is that it was
+ * replaced. */
+static void an_attempt_that_was_replaced_says_so(void **state) {
+    static const lt_err want[2] = {LT_ERR_IO, LT_ERR_REPLACED};
+    static const char *const names[2] = {"gone", "replaced"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        lt_recipe *r = run_recipe(names[i], CHAT "objective.kind=dpo");
+        const lt_objective fails = {.of = i > 0 ? r : NULL, .kind = "dpo", .open = fail_to_open};
+        const lt_err err = lt_run_training_with(r, device_of(lt_backend_cpu()), &fails);
+        if (err != want[i]) {
+            fail_msg("error %d, not %d: %s", (int)err, (int)want[i], lt_error_message());
+        }
+        says(i == 0 ? "a file is gone" : "(epoch 1) was replaced by epoch 2, process ");
+        free(r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recipes_are_kept),
@@ -389,6 +417,7 @@ int main(void) {
         cmocka_unit_test(an_export_has_its_tokenizer),
         cmocka_unit_test(adapters_are_kept_as_checkpoints_are),
         cmocka_unit_test(adapters_of_a_repeated_step_are_replaced),
-        cmocka_unit_test(a_run_stops_on_request)};
+        cmocka_unit_test(a_run_stops_on_request),
+        cmocka_unit_test(an_attempt_that_was_replaced_says_so)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }
