@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <xxhash.h>
@@ -83,9 +84,15 @@ done:
 }
 
 static lt_err open_part(work *w) {
+    struct stat is;
     int64_t bytes;
     LT_TRY(read_state(w, &bytes));
     LT_TRY(lt_file_may_replace(w->o->out));
+    if (bytes > 0 && stat(w->part, &is) == 0 && is.st_size < bytes) { /* ftruncate would grow it. */
+        LT_FAIL(LT_ERR_STATE,
+                "%s has %" PRId64 " bytes, but %s says that %" PRId64 " are complete; remove both",
+                w->part, (int64_t)is.st_size, w->state, bytes);
+    }
     w->file = fopen(w->part, bytes > 0 ? "r+e" : "we");
     if (w->file == NULL || ftruncate(fileno(w->file), bytes) != 0 ||
         fseeko(w->file, 0, SEEK_END) != 0 || ftello(w->file) != bytes) {
