@@ -1,5 +1,5 @@
-/* Reward models: scores as transformers computes them (tools/make_reward_goldens.py), of a few texts
- * and of more than the engine holds; the lowest step of a process reward model
+/* Reward models: scores as transformers computes them (tools/make_reward_goldens.py), of a few
+ * texts and of more than the engine holds; the lowest step of a process reward model
  * (tools/make_prm_goldens.py); texts and models that are refused. */
 #include "unit/align/runs.h"
 
