@@ -21,6 +21,18 @@ static const char *task_of(const json_t *line) {
     return text != NULL ? text : member(line, "prompt");
 }
 
+/* The tests that a prompt shows are statements; those that judge an answer may be pairs, too. */
+static lt_err check_shown(const json_t *tests) {
+    for (size_t i = 0; i < json_array_size(tests); i++) {
+        if (!json_is_string(json_array_get(tests, i))) {
+            LT_FAIL(LT_ERR_FORMAT, "\"test_list\"[%zu] is not a text", i);
+        }
+    }
+    return json_array_size(tests) > 0
+               ? LT_OK
+               : lt_error_set(LT_ERR_FORMAT, "\"test_list\" is not a list of tests");
+}
+
 lt_err lt_code_check(lt_code_kind kind, const json_t *line) {
     static const char *const tests[] = {[LT_CODE_HUMANEVAL] = "test", [LT_CODE_MBPP] = "test_list"};
     const char *prompt = kind == LT_CODE_HUMANEVAL ? member(line, "prompt") : task_of(line);
@@ -30,6 +42,7 @@ lt_err lt_code_check(lt_code_kind kind, const json_t *line) {
     if (json_object_get(line, tests[kind]) == NULL) {
         LT_FAIL(LT_ERR_FORMAT, "no \"%s\"", tests[kind]);
     }
+    LT_TRY(kind == LT_CODE_MBPP ? check_shown(json_object_get(line, "test_list")) : LT_OK);
     return lt_unit_tests_check(line);
 }
 

@@ -178,10 +178,24 @@ static void trl_takes_the_same_steps(void **state) {
     json_decref(truth);
 }
 
+/* The teacher with sft's tokenizer. */
+static void make_teacher(void) {
+    static const char *const files[] = {TEACHER "/config.json", TEACHER "/model.safetensors",
+                                        MODEL "/tokenizer.json"};
+    char folder[LT_PATH_BYTES], to[LT_PATH_BYTES];
+    run_path(folder, "teacher");
+    must(lt_file_make_dirs(folder), folder);
+    for (int i = 0; i < 3; i++) {
+        must(lt_path_join(to, folder, strrchr(files[i], '/') + 1), folder);
+        must(lt_file_copy(files[i], to, 1 << 22), files[i]);
+    }
+}
+
 /* All labels of a step on policy belong to answers, of at most distill.tokens tokens. */
 static void answers_of_the_student_are_counted(void **state) {
     json_t *distill;
     (void)state;
+    make_teacher();
     write_file("short.jsonl", "{\"prompt\": \"Hi\", \"completion\": \"Hello\"}\n"
                               "{\"prompt\": \"2+2?\", \"completion\": \"4\"}\n"
                               "{\"prompt\": \"why\", \"completion\": \"so\"}\n");
@@ -198,6 +212,12 @@ static void answers_of_the_student_are_counted(void **state) {
         assert_true(ended >= 0.0 && ended <= 1.0 && (ended > 0.0 || tokens == 6.0));
         assert_true(metric(distill, i, "rollout_s") > 0.0);
     }
+    json_decref(distill);
+    must(learn("single", "distill.teacher=ROOT/teacher distill.on_policy=1 distill.tokens=6 "
+                         "batch.size=1 data.train=ROOT/short.jsonl"),
+         "single");
+    distill = run_lines("single", "distill");
+    assert_true(metric(distill, 0, "answer_tokens") == metric(distill, 0, "labels"));
     json_decref(distill);
     must(learn("given", "distill.teacher=" TEACHER), "given");
     distill = run_lines("given", "distill");
