@@ -210,7 +210,7 @@ lt_err lt_preference_reference(lt_preference_objective *p, lt_preference_set *se
     reference r = {.p = p, .set = set, .t = t, .name = name};
     const int64_t rows = set->rows.n * set->rows.together;
     char folder[LT_PATH_BYTES], file[64];
-    bool found = false;
+    bool found;
     lt_err err;
 
     set->n_reference = lt_preference_is_kto(p) ? 2 * rows : rows;
@@ -226,7 +226,6 @@ lt_err lt_preference_reference(lt_preference_objective *p, lt_preference_set *se
     LT_TRY(hash_model(&r));
     err = load(&r, was, &found);
     if (err == LT_ERR_STATE && is_without_adapters(t)) { /* The file can be made again. */
-        found = false;
         err = LT_OK;
     }
     LT_TRY(err);

@@ -204,6 +204,49 @@ static void long_rows(void **state) {
     lines_close(&whole);
 }
 
+/* Files that differ in one number of one example have different hashes. */
+static void the_hash_covers_each_number(void **state) {
+#define PAIR(chosen, rejected, more)                                                               \
+    "{\"prompt\": \"a\", \"chosen\": \"" chosen "\", \"rejected\": \"" rejected "\"" more "}\n"
+#define LABEL(label) "{\"prompt\": \"a\", \"completion\": \"b\", \"label\": " label "}\n"
+#define REWARD(reward, refs)                                                                       \
+    "{\"prompt\": \"a\", \"completion\": \"b\", \"reward\": " reward ", \"ref_rewards\": [" refs   \
+    "]}\n"
+#define MANY PAIR("some words and more of them", "others", "")
+    static const struct {
+        lt_align_given given;
+        bool quantiles;
+        const char *one, *other;
+    } rows[] = {
+        {LT_ALIGN_PAIR, false, MANY PAIR("b", "c", ""), MANY PAIR("d", "c", "")},
+        {LT_ALIGN_PAIR, false, MANY PAIR("b", "c", ""), MANY PAIR("b", "d", "")},
+        {LT_ALIGN_PAIR, false, MANY PAIR("b", "c", ""), PAIR("b", "c", "") MANY},
+        {LT_ALIGN_SCORES, false, PAIR("b", "c", ""), PAIR("b", "c", ", \"margin\": 1")},
+        {LT_ALIGN_SINGLE, false, LABEL("true"), LABEL("false")},
+        {LT_ALIGN_SINGLE, true, REWARD("1", "1, 2"), REWARD("2", "1, 2")},
+        {LT_ALIGN_SINGLE, true, REWARD("1", "1, 2"), REWARD("1", "1, 1, 2, 3")}, /* n_refs */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const lt_preferences_options o = {.given = rows[i].given, .quantiles = rows[i].quantiles};
+        lines one, other;
+        write_file("hash.jsonl", rows[i].one);
+        must(lines_open(&one, "hash.jsonl", o), rows[i].one);
+        write_file("hash.jsonl", rows[i].other);
+        must(lines_open(&other, "hash.jsonl", o), rows[i].other);
+        if (one.rows.hash == other.rows.hash) {
+            fail_msg("one hash of %s and of %s", rows[i].one, rows[i].other);
+        }
+        const size_t n = (size_t)(one.rows.n * one.rows.together); /* Four arrays. */
+        assert_int_equal(one.rows.bytes, (size_t)one.rows.n * sizeof(lt_preference) +
+                                             (size_t)one.rows.start[n] * sizeof(int32_t) +
+                                             (n + 1) * sizeof *one.rows.start +
+                                             n * sizeof *one.rows.first);
+        lines_close(&other);
+        lines_close(&one);
+    }
+}
+
 /* Labels are the tokens of the completion, each at the token before it; a score has one, at the
  * end. */
 static void labels_of_rows(void **state) {
@@ -508,6 +551,7 @@ int main(void) {
         cmocka_unit_test(texts_of_pairs),
         cmocka_unit_test(labels_and_quantiles),
         cmocka_unit_test(long_rows),
+        cmocka_unit_test(the_hash_covers_each_number),
         cmocka_unit_test(hostile_lines),
         cmocka_unit_test(hostile_steps),
         cmocka_unit_test(labels_of_rows),
