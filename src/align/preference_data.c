@@ -333,9 +333,6 @@ static void work(void *ctx, size_t worker) {
 static lt_err add_line(reading *r, const char *path, const lt_text_record *record, const char *text,
                        size_t bytes) {
     line *l;
-    if (bytes == strspn(text, " \t\r")) {
-        return LT_OK;
-    }
     if (r->n == r->room) {
         const size_t room = r->room == 0 ? 256 : 2 * r->room;
         line *grown = realloc(r->lines, room * sizeof *grown);

@@ -137,9 +137,6 @@ static lt_err keep(lt_problems *all, const lt_problem *p, uint64_t line_hash) {
 static lt_err read_line(reading *r, const char *text, size_t bytes, uint64_t line) {
     lt_problem p = {.line_number = line, .path = r->path};
     lt_err err;
-    if (bytes == strspn(text, " \t\r")) {
-        return LT_OK;
-    }
     err = read_problem(r, &p, text, bytes);
     if (err == LT_OK) {
         err = keep(r->problems, &p, XXH3_64bits(text, bytes));

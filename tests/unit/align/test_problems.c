@@ -14,7 +14,9 @@ typedef struct {
     lt_problems problems;
 } lines;
 
-static lt_err lines_open(lines *l, const char *text, lt_problems_options o) {
+/* template: a file of run_root; "": the model's own. */
+static lt_err lines_open_by(lines *l, const char *template, const char *text,
+                            lt_problems_options o) {
     static char path[LT_PATH_BYTES];
     *l = (lines){.tokenizer = NULL};
     write_file("p.jsonl", text);
@@ -22,13 +24,17 @@ static lt_err lines_open(lines *l, const char *text, lt_problems_options o) {
     must(lt_tokenizer_open(&l->tokenizer, MODEL, NULL), MODEL);
     must(lt_chat_source_open(&l->source, &(lt_chat_source_options){.tokenizer = l->tokenizer,
                                                                    .tokenizer_path = MODEL,
-                                                                   .template = "",
+                                                                   .template = template,
                                                                    .option = "template",
                                                                    .messages = "messages"}),
          MODEL);
     o.source = &l->source;
     o.longest = o.longest > 0 ? o.longest : 64;
     return lt_problems_read(&l->problems, path, &o);
+}
+
+static lt_err lines_open(lines *l, const char *text, lt_problems_options o) {
+    return lines_open_by(l, "", text, o);
 }
 
 static void lines_close(lines *l) {
@@ -197,6 +203,27 @@ static void the_hash_is_of_the_lines(void **state) {
     lines_close(&l);
 }
 
+/* The hash covers the ids, to the last one: another template gives other ids for the same line. */
+static void the_hash_is_of_the_ids(void **state) {
+    static const char *const templates[] = {
+        "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}why",
+        "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}wer"};
+    uint64_t hashes[2];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char path[LT_PATH_BYTES];
+        lines l;
+        write_file("template.jinja", templates[i]);
+        run_path(path, "template.jinja");
+        must(lines_open_by(&l, path, "{\"prompt\": \"Which of these words?\"}\n",
+                           (lt_problems_options){.longest = 64}),
+             path);
+        hashes[i] = l.problems.hash;
+        lines_close(&l);
+    }
+    assert_true(hashes[0] != hashes[1]);
+}
+
 /* ---- Recipes ---- */
 
 static void recipes_that_contradict(void **state) {
@@ -272,7 +299,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes_of_a_question),    cmocka_unit_test(turns_of_a_conversation),
         cmocka_unit_test(lines_that_are_left_out), cmocka_unit_test(the_hash_is_of_the_lines),
-        cmocka_unit_test(recipes_that_contradict), cmocka_unit_test(curricula_of_recipes),
+        cmocka_unit_test(the_hash_is_of_the_ids),  cmocka_unit_test(recipes_that_contradict),
+        cmocka_unit_test(curricula_of_recipes),
     };
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

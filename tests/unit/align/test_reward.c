@@ -91,6 +91,7 @@ static void each_row_gives_its_reward(void **state) {
         {"found", "The answer is 43.", 0, 0, true, 1},
         {"found", "no", 0, 0, true, 0},
         {"think", "<think>\nso\n</think>\n42", 0, 0, true, 1},
+        {"think", " \n<think>so</think>42", 0, 0, true, 1},
         {"think", " so</think>42", 0, 0, true, 1}, /* The template opened the reasoning. */
         {"think", "<think>so</think> ", 0, 0, true, 0},
         {"think", "[THINK]so[/THINK]42", 0, 0, true, 1},

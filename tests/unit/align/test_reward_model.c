@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "align/reward.h"
 #include "align/reward_model.h"
 #include "tensor/backend.h"
 
@@ -79,6 +80,48 @@ static void scores_of_transformers(void **state) {
         }
     }
     lt_reward_model_close(m);
+    json_decref(golden);
+}
+
+/* A sum of the model's score and of another reward, for problems of reinforcement learning. The
+ * model reads the question without the turn that answers it. */
+static void scores_in_a_sum(void **state) {
+    enum { N = 8 };
+    static const lt_answer answers[N] = {[1] = {.ended = true}};
+    char path[LT_PATH_BYTES];
+    lt_problem problems[N];
+    const lt_problem *asked[N];
+    const char *texts[N];
+    double rewards[N], parts[2 * N];
+    lt_rewards *r = NULL;
+    json_t *golden = NULL;
+    (void)state;
+    run_path(path, "judge");
+    must(lt_json_load(&golden, "tests/golden/rl/scores.json", 1 << 20), "scores.json");
+    for (size_t i = 0; i < N; i++) {
+        json_t *one = json_array_get(golden, i);
+        texts[i] = json_string_value(json_object_get(one, "answer"));
+        json_array_append_new(json_object_get(one, "messages"),
+                              json_pack("{s:s, s:s}", "role", "assistant", "content", "old"));
+        problems[i] = (lt_problem){.line = one, .path = "p.jsonl"};
+        asked[i] = &problems[i];
+    }
+    must(lt_rewards_open(&r, &(lt_reward_options){.sum = "model:2,ended:0.5",
+                                                  .command = "",
+                                                  .model = path,
+                                                  .device = device(),
+                                                  .longest = LONGEST,
+                                                  .max_tokens = 8}),
+         path);
+    assert_true(lt_rewards_bytes(r) > 0);
+    must(lt_rewards_judge(r, asked, answers, texts, N, rewards, parts), "rewards");
+    for (size_t i = 0; i < N; i++) {
+        const double score = json_real_value(json_object_get(json_array_get(golden, i), "score"));
+        expect_score(i, rewards[i], 2 * score + (i == 1 ? 0.5 : 0.0));
+        expect_score(i, parts[2 * i], score);
+        assert_true(parts[2 * i + 1] == (i == 1 ? 1.0 : 0.0));
+    }
+    lt_rewards_close(r);
     json_decref(golden);
 }
 
@@ -208,9 +251,8 @@ static void models_that_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scores_of_transformers),
-        cmocka_unit_test(texts_that_are_too_long),
-        cmocka_unit_test(the_worst_step_counts),
+        cmocka_unit_test(scores_of_transformers),  cmocka_unit_test(scores_in_a_sum),
+        cmocka_unit_test(texts_that_are_too_long), cmocka_unit_test(the_worst_step_counts),
         cmocka_unit_test(models_that_are_refused),
     };
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
