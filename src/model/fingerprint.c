@@ -70,15 +70,53 @@ static lt_err add_param(uint64_t *hash, const lt_model *m, int i) {
                : LT_OK;
 }
 
+/* Add the numbers of a spec that decide keys and values. The shapes of parameters are hashed with
+ * these. */
+static uint64_t add_spec(uint64_t hash, const lt_model_spec *s) {
+    const double numbers[] = {(double)s->n_layers,
+                              (double)s->n_heads,
+                              (double)s->n_kv_heads,
+                              (double)s->head_dim,
+                              (double)s->norm,
+                              (double)s->norm_eps,
+                              (double)s->norm_gain_offset,
+                              (double)s->act,
+                              (double)s->swiglu_alpha,
+                              (double)s->swiglu_limit,
+                              (double)s->embed_scale,
+                              s->embed_scale_rounded,
+                              (double)s->residual_scale,
+                              (double)s->attn_scale,
+                              s->attn_scale_by_layer,
+                              (double)s->attn_softcap,
+                              (double)s->pos,
+                              s->rope_theta,
+                              s->rope_theta_local,
+                              (double)s->rope_scaling,
+                              s->rope_factor,
+                              s->rope_low_freq,
+                              s->rope_high_freq,
+                              s->rope_original_seq,
+                              s->rope_beta_fast,
+                              s->rope_beta_slow,
+                              s->rope_truncate,
+                              s->rope_attention_factor,
+                              (double)s->rope_dim,
+                              (double)s->window,
+                              (double)s->window_every,
+                              (double)s->top_k,
+                              s->moe_normalise,
+                              s->moe_capacity};
+    hash = add(hash, numbers, sizeof numbers);
+    hash = add(hash, s->rope_short, sizeof s->rope_short);
+    hash = add(hash, s->rope_long, sizeof s->rope_long);
+    hash = add(hash, s->no_rope, sizeof s->no_rope);
+    return add(hash, s->no_window, sizeof s->no_window);
+}
+
 lt_err lt_model_fingerprint(uint64_t *out, const lt_model *m) {
-    const lt_model_spec *s = &m->spec;
-    const double numbers[] = {(double)m->options.dtype, (double)s->n_layers,     (double)s->n_heads,
-                              (double)s->n_kv_heads,    (double)s->head_dim,     (double)s->window,
-                              (double)s->window_every,  (double)s->rope_scaling, s->rope_theta,
-                              s->rope_theta_local,      s->rope_factor,          s->rope_low_freq,
-                              s->rope_high_freq,        s->rope_original_seq,    s->rope_beta_fast,
-                              s->rope_beta_slow,        s->rope_attention_factor};
-    uint64_t hash = add(0, numbers, sizeof numbers);
+    const int64_t dtype = (int64_t)m->options.dtype;
+    uint64_t hash = add_spec(add(0, &dtype, sizeof dtype), &m->spec);
     LT_TRY(lt_model_wait((lt_model *)(uintptr_t)m)); /* Wait until all weights are loaded. */
     /* The keys and values of a device differ in their last bits. */
     if (!m->backend->host_memory) {
