@@ -47,8 +47,8 @@ static lt_err learn(const char *out, const char *options) {
     return err;
 }
 
-/* Write the teacher's TOP_K likeliest tokens for each place of the conversations. */
-static void write_logprobs(const char *name, double temperature, int64_t per_part) {
+/* Write the teacher's k likeliest tokens for each place of the conversations. */
+static void write_logprobs(const char *name, double temperature, int64_t per_part, int64_t k) {
     char folder[LT_PATH_BYTES], data[LT_PATH_BYTES], prefix[LT_PATH_BYTES];
     lt_tokenizer *t = NULL;
     lt_chat_source chat;
@@ -82,7 +82,7 @@ static void write_logprobs(const char *name, double temperature, int64_t per_par
                                                                   .dialogues = &dialogues,
                                                                   .pass = pass,
                                                                   .teacher = teacher,
-                                                                  .k = TOP_K,
+                                                                  .k = k,
                                                                   .per_part = per_part,
                                                                   .rows = 4,
                                                                   .seq = SEQ,
@@ -159,8 +159,8 @@ static void trl_takes_the_same_steps(void **state) {
     must(lt_json_load(&truth, "tests/golden/distill/truth.json", 1 << 20), "truth.json");
     assert_int_equal(json_integer_value(json_object_get(truth, "k")), TOP_K);
     assert_int_equal(json_integer_value(json_object_get(truth, "batch")), BATCH);
-    write_logprobs("words-1", 1.0, 100);
-    write_logprobs("words-2", 2.0, 7);
+    write_logprobs("words-1", 1.0, 100, TOP_K);
+    write_logprobs("words-2", 2.0, 7, TOP_K);
     json_array_foreach(json_object_get(truth, "runs"), i, run) {
         const char *name = json_string_value(json_object_get(run, "name"));
         options_of(options, sizeof options, run);
@@ -302,12 +302,12 @@ static void other_data_are_not_resumed_with(void **state) {
     says("data.train: the data have changed since the checkpoint");
     write_file("talk.jsonl", one);
     must(learn("talked", TALK " steps=3"), "the same again");
-    write_logprobs("own", 1.0, 100);
+    write_logprobs("own", 1.0, 100, TOP_K);
     must(learn("own-run", "distill.logprobs=ROOT/own steps=2"), "own-run");
     must(learn("own-run", "distill.logprobs=ROOT/own steps=3"), "own-run");
     run_path(path, "own");
     must(lt_file_remove_tree(path), path);
-    write_logprobs("own", 1.0, 9); /* In parts of another size. */
+    write_logprobs("own", 1.0, 9, TOP_K); /* In parts of another size. */
     assert_int_equal(learn("own-run", "distill.logprobs=ROOT/own steps=4"), LT_ERR_STATE);
     says("distill.logprobs: the data have changed since the checkpoint");
 }
@@ -403,6 +403,8 @@ static void recipes_that_are_refused(void **state) {
         {FILES " data.valid=" CHAT, "needs distill.valid_logprobs"},
         {"distill.logprobs=ROOT/none", "distill.logprobs: "},
         {FILES " data.valid=" CHAT " distill.valid_logprobs=ROOT/none", "distill.valid_logprobs: "},
+        {FILES " data.valid=" CHAT " distill.valid_logprobs=ROOT/words-5",
+         "distill.valid_logprobs has 5 tokens for each position, distill.logprobs 8"},
         {FILES " data.train=" CHAT "," CHAT, "has 20 conversations, the data 40"},
         {LIVE " batch.ramp=5@0,10@2", "batch.ramp = 5@0,10@2 with objective.kind = distill"},
         {LIVE " distill.on_policy=0.5 distill.tokens=112",
@@ -416,6 +418,7 @@ static void recipes_that_are_refused(void **state) {
         {LIVE " data.seq=129", "data.seq"},
     };
     (void)state;
+    write_logprobs("words-5", 1.0, 100, 5);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char out[32];
         (void)snprintf(out, sizeof out, "refused%zu", i);
