@@ -147,6 +147,13 @@ static void hostile_lines(void **state) {
         "{\"prompt\": \"a\", \"chosen\": [{\"role\": \"assistant\", \"content\": "
         "[{\"type\": \"image\"}]}], \"rejected\": 1}"};
     enum { N = sizeof bad / sizeof *bad };
+    static const char *const told[][2] = {
+        /* null is as good as none. */
+        {"{\"prompt\": \"a\", \"chosen\": null, \"rejected\": \"b\"}", "no member 'chosen'"},
+        {"{\"prompt\": \"a\"}", "no member 'chosen'"},
+        {"{\"prompt\": \"a\", \"chosen\": \"b\"}", "no member 'rejected'"},
+        {"{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"b\"}",
+         "chosen and rejected are the same text"}};
     char text[4096] = "";
     lines l;
     (void)state;
@@ -165,13 +172,49 @@ static void hostile_lines(void **state) {
                      LT_ERR_FORMAT);
     says("hostile.jsonl:1: column 1: string or '}' expected");
     lines_close(&l);
-    write_file("null.jsonl", "{\"prompt\": \"a\", \"chosen\": null, \"rejected\": \"b\"}\n");
-    assert_int_equal(
-        lines_open(&l, "null.jsonl",
-                   (lt_preferences_options){.given = LT_ALIGN_PAIR, .bad_rows = LT_BAD_ROWS_FAIL}),
-        LT_ERR_FORMAT);
-    says("no member 'chosen'"); /* null is as good as none. */
-    lines_close(&l);
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+        (void)snprintf(text, sizeof text, "%s\n", told[i][0]);
+        write_file("told.jsonl", text);
+        assert_int_equal(lines_open(&l, "told.jsonl",
+                                    (lt_preferences_options){.given = LT_ALIGN_PAIR,
+                                                             .bad_rows = LT_BAD_ROWS_FAIL}),
+                         LT_ERR_FORMAT);
+        says(told[i][1]);
+        lines_close(&l);
+    }
+}
+
+/* A label is true or false, and a quantile needs rewards that are numbers. */
+static void hostile_singles(void **state) {
+    static const struct {
+        const char *more, *says;
+        bool quantiles;
+    } rows[] = {
+        {"", "'label' is neither true nor false", false},
+        {", \"label\": 1", "'label' is neither true nor false", false},
+        {", \"label\": null", "'label' is neither true nor false", false},
+        {", \"label\": true", "reward", true},
+        {", \"reward\": 1", "'ref_rewards' is not a list of rewards", true},
+        {", \"reward\": 1, \"ref_rewards\": []", "'ref_rewards' is not a list of rewards", true},
+        {", \"reward\": 1, \"ref_rewards\": [1, \"2\"]", "ref_rewards[1] is not a number", true},
+        {", \"reward\": \"1\", \"ref_rewards\": [1]", "reward", true},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[256];
+        lines l;
+        (void)snprintf(text, sizeof text, "{\"prompt\": \"a\", \"completion\": \"b\"%s}\n",
+                       rows[i].more);
+        write_file("single.jsonl", text);
+        assert_int_not_equal(lines_open(&l, "single.jsonl",
+                                        (lt_preferences_options){.given = LT_ALIGN_SINGLE,
+                                                                 .bad_rows = LT_BAD_ROWS_FAIL,
+                                                                 .quantiles = rows[i].quantiles}),
+                             LT_OK);
+        says("single.jsonl:1: ");
+        says(rows[i].says);
+        lines_close(&l);
+    }
 }
 
 /* Rows above the limit are cut, skipped or refused; a row that is cut keeps its first tokens. */
@@ -350,6 +393,8 @@ static void hostile_steps(void **state) {
         {"{\"prompt\": \"a\", \"completions\": [\"b\"], \"labels\": []}",
          "they have 1 and 0 elements"},
         {"{\"prompt\": \"a\", \"completions\": [], \"labels\": []}", "they have 0 and 0 elements"},
+        {"{\"prompt\": \"a\", \"completions\": [\"b\", \"c\"], \"labels\": [null, null]}",
+         "no step with a label ends within its "},
     };
     size_t n, of_steps = 0;
     const lt_align_objective *objectives = lt_align_objectives(&n);
@@ -553,6 +598,7 @@ int main(void) {
         cmocka_unit_test(long_rows),
         cmocka_unit_test(the_hash_covers_each_number),
         cmocka_unit_test(hostile_lines),
+        cmocka_unit_test(hostile_singles),
         cmocka_unit_test(hostile_steps),
         cmocka_unit_test(labels_of_rows),
         cmocka_unit_test(mismatched_rows),
