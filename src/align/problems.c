@@ -26,7 +26,6 @@ static void problem_close(lt_problem *p) {
     json_decref(p->line);
     lt_checker_close(p->checker);
     free(p->prompt);
-    *p = (lt_problem){0};
 }
 
 /* A line that is one text of the user gets the messages of a conversation. */

@@ -207,7 +207,7 @@ static void problems_with_checkers(void **state) {
     char right[] = "<think>Is it 41?</think>The answer is 42.", wrong[] = "The answer is 41.";
     char *const texts[] = {right, wrong};
     static const char asked[] = "6 times 7?\n"; /* The user's last message, and a newline. */
-    json_t *line = parse(text), *judged = NULL, *message;
+    json_t *line = parse(text), *judged = NULL, *message, *second = NULL;
     lt_check_verdict verdict;
     lt_json_out out = {0};
     (void)state;
@@ -218,6 +218,9 @@ static void problems_with_checkers(void **state) {
     lt_out_free(&out);
     must(lt_problem_task_judge(&judged, &verdict, line, texts, 2));
     assert_true(verdict.n == 2 && verdict.right[0] && !verdict.right[1]);
+    must(lt_problem_task_judge(&second, &verdict, line, texts + 1, 1));
+    assert_true(verdict.n == 1 && !verdict.right[0]);
+    assert_int_equal(json_array_size(json_object_get(second, "right")), 1);
     const json_t *list = json_object_get(judged, "right");
     assert_true(json_array_size(list) == 2 && json_is_true(json_array_get(list, 0)) &&
                 json_is_false(json_array_get(list, 1)));
@@ -227,6 +230,7 @@ static void problems_with_checkers(void **state) {
     assert_null(json_object_get(judged, "completion"));
     assert_non_null(json_object_get(line, "completion")); /* The line itself is as it was. */
     json_decref(judged);
+    json_decref(second);
     json_decref(line);
     /* What the server returns in a separate member is put back. */
     message = parse("{\"reasoning_content\": \"so\", \"content\": \"42\"}");

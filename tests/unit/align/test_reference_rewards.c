@@ -277,6 +277,39 @@ static void an_interrupted_command_continues(void **state) {
     command_close(&c);
 }
 
+/* A reward that fails ends the command before the file is complete. The prompts before it are
+ * kept. */
+static void a_reward_that_fails(void **state) {
+    command c;
+    (void)state;
+    command_open(&c, asked, "failed.jsonl");
+    lt_rewards_close(c.rewards);
+    /* The first prompt has three completions. */
+    must(lt_rewards_open(&c.rewards,
+                         &(lt_reward_options){.sum = "command",
+                                              .command = "for i in 1 2 3; do read -r l; echo 1; "
+                                                         "done; read -r l; exit 3",
+                                              .command_limit_s = 60,
+                                              .max_tokens = TOKENS,
+                                              .tokenizer = c.tokenizer}),
+         "rewards");
+    c.o.rewards = c.rewards;
+    c.o.prompts = 1;
+    assert_int_equal(lt_reference_rewards_run(&c.o, &c.stats), LT_ERR_IO);
+    says("ended with status 3 at answer 1 of 4");
+    assert_false(is_there("failed.jsonl"));
+    lt_rewards_close(c.rewards);
+    must(lt_rewards_open(&c.rewards, &(lt_reward_options){.sum = "length",
+                                                          .command = "",
+                                                          .max_tokens = TOKENS,
+                                                          .tokenizer = c.tokenizer}),
+         "rewards");
+    c.o.rewards = c.rewards;
+    must(lt_reference_rewards_run(&c.o, &c.stats), "again");
+    assert_true(c.stats.kept == 1 && c.stats.lines == N + 3);
+    command_close(&c);
+}
+
 /* Each option that determines the lines, and each number of the state that is out of range. */
 static void a_part_of_something_else_is_refused(void **state) {
     static const char *const damaged[] = {
@@ -316,6 +349,11 @@ static void a_part_of_something_else_is_refused(void **state) {
         assert_int_equal(lt_reference_rewards_run(&c.o, &c.stats), LT_ERR_STATE);
         says("was made from other prompts");
     }
+    (void)snprintf(text, sizeof text, "{\"key\": \"%.16s\", \"bytes\": 0, \"prompts\": 0}",
+                   key + strlen("\"key\": \""));
+    put("other.jsonl.state.json", text, strlen(text));
+    assert_int_not_equal(lt_reference_rewards_run(&c.o, &c.stats), LT_OK);
+    says("lines");
     assert_false(is_there("other.jsonl"));
     for (int64_t done = 1; done <= PROMPTS; done++) {
         free(k.part[done]);
@@ -357,6 +395,7 @@ int main(void) {
         cmocka_unit_test(lines_for_qrpo),
         cmocka_unit_test(completions_depend_on_seed_and_place),
         cmocka_unit_test(an_interrupted_command_continues),
+        cmocka_unit_test(a_reward_that_fails),
         cmocka_unit_test(a_part_of_something_else_is_refused),
         cmocka_unit_test(completions_that_are_not_texts),
     };
