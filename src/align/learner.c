@@ -450,7 +450,6 @@ static lt_err learner_loss(void *of, const lt_objective_part *part, bool held_ou
         const int64_t at = i * part->seq;
         float *slopes = part->dvalues != NULL ? part->dvalues + at : NULL;
         LT_TRY(lt_reinforce_loss(&l->r, d, part->values + at, slopes, &sum->loss_sum, &stats));
-        sum->labels += (double)d->answer.n;
         sum->weight_sum += part->index[i] == 0 && l->r.o.rank == 0 ? 1.0 : 0.0;
     }
     add_stats(sum, &stats);

@@ -238,7 +238,6 @@ static void count(const lt_preference_objective *p, lt_step_record *sum, int sid
     sum->objective[REWARD + side] += *reward;
     sum->objective[LOGP + side] += logp;
     sum->objective[COUNT + side] += 1.0;
-    sum->labels += (double)s->n;
 }
 
 static lt_err pair_loss(lt_preference_objective *p, const lt_preference_set *set,
@@ -302,7 +301,6 @@ static void count_step(lt_step_record *sum, bool good, double right) {
     sum->objective[REWARD + side] += good ? right : 1.0 - right;
     sum->objective[COUNT + side] += 1.0;
     sum->objective[RIGHT] += right > 0.5 ? 1.0 : 0.0;
-    sum->labels += 1.0;
 }
 
 static lt_err step_loss(lt_preference_objective *p, const lt_objective_part *part, int64_t i,

@@ -243,6 +243,19 @@ static void models_that_are_refused(void **state) {
     must(lt_file_write_atomic(file, "{}", 2), file); /* Without a template. */
     assert_int_equal(lt_reward_model_open(&m, path, device(), LONGEST), LT_ERR_NOT_FOUND);
     says("template");
+    /* A template that refuses the conversation. */
+    static const char template[] = "{\"chat_template\": \"{{ raise_exception('never') }}\"}";
+    must(lt_file_write_atomic(file, template, strlen(template)), file);
+    must(lt_reward_model_open(&m, path, device(), LONGEST), path);
+    json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "Hi");
+    const json_t *const conversations[] = {messages};
+    const char *const texts[] = {"yes"};
+    double score;
+    assert_int_equal(lt_reward_model_judge(m, conversations, texts, 1, &score), LT_ERR_ARG);
+    says("never");
+    json_decref(messages);
+    lt_reward_model_close(m);
+    m = NULL;
     must(lt_path_join(file, path, "tokenizer.json"), path);
     assert_int_equal(remove(file), 0);
     assert_int_not_equal(lt_reward_model_open(&m, path, device(), LONGEST), LT_OK);
