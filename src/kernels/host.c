@@ -238,6 +238,9 @@ lt_matmul_args lt_matmul_of_expert(const lt_matmul_grouped_args *a, int64_t e, i
     slice.n_dims = 2;
     slice.shape[0] = slice.shape[1], slice.stride[0] = slice.stride[1];
     slice.shape[1] = slice.shape[2], slice.stride[1] = slice.stride[2];
+    if (a->b_each != NULL && !a->weights) {
+        slice.data = (void *)(uintptr_t)a->b_each[e];
+    }
     return (lt_matmul_args){.y = a->weights ? slice : lt_tensor_rows(&a->y, from, to - from),
                             .a = lt_tensor_rows(&a->a, from, to - from),
                             .b = a->weights ? lt_tensor_rows(&a->b, from, to - from) : slice,

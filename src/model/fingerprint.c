@@ -46,10 +46,25 @@ static lt_err add_sampled(uint64_t *hash, const lt_model *m, const void *data, s
     return add_piece(hash, m, (const char *)data + bytes - SAMPLE_BYTES, SAMPLE_BYTES);
 }
 
+/* Add experts that lie apart: of each, an equal share of the bytes of one array's samples, from a
+ * place that moves from its beginning to its end. */
+static lt_err add_each(uint64_t *hash, const lt_model *m, const lt_weight_range *range) {
+    const size_t n = (size_t)range->n_experts,
+                 bytes = lt_dtype_row_bytes(range->w.dtype, lt_tensor_count(&range->w)) / n,
+                 share = SAMPLES * SAMPLE_BYTES / n + 1, most = share < bytes ? share : bytes;
+    for (size_t e = 0; e < n; e++) {
+        LT_TRY(add_piece(hash, m, range->each[e] + (bytes - most) / n * e, most));
+    }
+    return LT_OK;
+}
+
 /* Add a range of rows in the file's own type, or as the device has packed it. */
 static lt_err add_range(uint64_t *hash, const lt_model *m, const lt_weight_range *range) {
     const lt_tensor *w = &range->w;
     *hash ^= (uint64_t)w->dtype;
+    if (range->each != NULL) {
+        return add_each(hash, m, range);
+    }
     if (m->backend->host_memory || range->packed == NULL) {
         return add_sampled(hash, m, w->data, lt_dtype_row_bytes(w->dtype, lt_tensor_count(w)));
     }

@@ -227,13 +227,16 @@ lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer,
 /* A weight matrix in its file's own type (stored_weights.h): ranges of rows [first_row, first_row +
  * w.shape[0]). packed: in the backend's layout, or NULL; w.data is NULL if only the packed form
  * is left. n_experts > 0: w and packed hold the matrices of that many experts, one below the other,
- * and the range is rows [first_row, first_row + w.shape[0] / n_experts) of each expert's. */
+ * and the range is rows [first_row, first_row + w.shape[0] / n_experts) of each expert's. each: on
+ * a host, the matrix of each expert where the file has one tensor for each; w.data is then the
+ * first of them. */
 #define LT_STORED_RANGES 3
 typedef struct {
     lt_tensor w;
     const void *packed;
     lt_tensor scales; /* F32, for NF4_DOUBLE; otherwise absent. */
     int64_t first_row, n_experts;
+    const unsigned char *const *each; /* (n_experts), in lt_model.stored_each; NULL: see w. */
     size_t at; /* For slices (stored_weights.h): where it begins among the blocks of its unit. */
 } lt_weight_range;
 typedef struct {
@@ -270,6 +273,7 @@ struct lt_model {
     size_t weights_bytes; /* Bytes of all memory of the weights. */
     /* (n_params); NULL unless options.stored, and, on a device, unless the file has blocks. */
     lt_stored_weight *stored;
+    const unsigned char **stored_each;   /* The experts of ranges whose matrices lie apart. */
     struct lt_source *stored_source;     /* The mapped source into which stored points. */
     void *stored_copies, *stored_packed; /* In the backend's memory. */
     size_t stored_copies_bytes, stored_packed_bytes;

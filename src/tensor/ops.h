@@ -497,12 +497,14 @@ typedef struct {
  *            gradient of the experts' matrices. trans_b is ignored.
  * a, b: one type; y: F32 or BF16. Rows: b may also have a type that matmul takes beside a's, with
  * trans_b. b_packed: b as a matrix (E N, K) in the layout of matmul_pack, packed_step bytes for
- * each expert, or NULL; data of blocks may then be NULL. */
+ * each expert, or NULL; data of blocks may then be NULL. b_each, on a host: b[e] is at b_each[e],
+ * with b's strides; NULL: in b. */
 typedef struct {
     lt_tensor y, a, b, expert_start;
     bool weights, trans_b, accumulate, fixed_order; /* fixed_order: as in matmul. */
     const void *b_packed;
     size_t packed_step;
+    const unsigned char *const *b_each;
 } lt_matmul_grouped_args;
 
 /* Add the products of adapters when each row has its own (Chen et al. 2023, "Punica",

@@ -15,6 +15,7 @@
  * as the products see them. */
 #include "model/blocks/block.h"
 
+#include "model/files/decoded.h"
 #include "model/lora/adapted.h"
 #include "model/blocks/expert.h"
 #include "model/blocks/tp.h"
@@ -48,14 +49,19 @@ static lt_err range_product(lt_exec *r, const lt_layer_acts *t, lt_tensor y, lt_
                .packed_step = range->packed == NULL
                                   ? 0
                                   : r->backend->matmul_pack_bytes(r->device, &range->w, true) /
-                                        (size_t)n});
+                                        (size_t)n,
+               .b_each = range->each});
 }
 
 static lt_err all_products(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
                            lt_tensor y, lt_tensor x) {
     const lt_stored_weight *h = lt_exec_stored(r, kind, layer);
+    const int index = lt_param_index(&r->model->table, kind, layer);
     if (h == NULL) {
         return product(r, t, y, x, lt_exec_weight(r, kind, layer));
+    }
+    if (lt_decoded_has(r, index)) {
+        return lt_decoded_experts_forward(r, index, y, x, t->expert_start);
     }
     for (int i = 0; i < h->n_ranges; i++) {
         LT_TRY(range_product(r, t, y, x, &h->ranges[i]));
@@ -100,10 +106,15 @@ static lt_err experts_bwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_para
                                                                    .weights = true,
                                                                    .accumulate = true}));
     }
-    LT_TRY(lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = dx,
-                                                               .a = dy,
-                                                               .b = lt_exec_weight(r, kind, layer),
-                                                               .expert_start = t->expert_start}));
+    const int index = lt_param_index(&r->model->table, kind, layer);
+    if (lt_decoded_has(r, index)) {
+        LT_TRY(lt_decoded_experts_backward(r, index, dx, dy, t->expert_start));
+    } else {
+        const lt_tensor w = lt_exec_weight(r, kind, layer);
+        LT_TRY(lt_exec_matmul_grouped(
+            r,
+            &(lt_matmul_grouped_args){.y = dx, .a = dy, .b = w, .expert_start = t->expert_start}));
+    }
     return lt_lora_experts_backward(r, dx, t->expert_start, kind, layer);
 }
 

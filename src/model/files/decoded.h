@@ -8,7 +8,11 @@
  * On a host, scratch holds LT_DECODED_ELEMENTS numbers; on a device the largest matrix of a layer,
  * because large products are faster there. So the model is never held completely in that type. A
  * matrix that fits is one product, with the same bits as if the decoded numbers were the weights;
- * for larger ones, such as a large output head, dx is summed over pieces of rows. */
+ * for larger ones, such as a large output head, dx is summed over pieces of rows.
+ *
+ * Of experts, whole matrices are decoded: as many at once as fit into scratch, which has room for
+ * those of a layer on a device and for one at least on a host, where experts without rows are left
+ * out. Their products have the same bits, too. */
 #ifndef LT_MODEL_DECODED_H
 #define LT_MODEL_DECODED_H
 
@@ -33,5 +37,12 @@ LT_MUST_USE lt_err lt_decoded_forward(lt_exec *r, int index, lt_tensor y, lt_ten
                                       lt_tensor bias);
 LT_MUST_USE lt_err lt_decoded_backward(lt_exec *r, int index, lt_tensor dx, lt_tensor dy,
                                        bool add_dx);
+
+/* A matrix of a layer's experts: rows of y, in expert order, = rows of x times those of their
+ * expert; rows of dx = rows of dy times its matrix. expert_start: as in lt_matmul_grouped_args. */
+LT_MUST_USE lt_err lt_decoded_experts_forward(lt_exec *r, int index, lt_tensor y, lt_tensor x,
+                                              lt_tensor expert_start);
+LT_MUST_USE lt_err lt_decoded_experts_backward(lt_exec *r, int index, lt_tensor dx, lt_tensor dy,
+                                               lt_tensor expert_start);
 
 #endif

@@ -1,7 +1,7 @@
 /* stored_pack.c: puts the matrices that stored_weights.c found where the products read them.
  *
  *     copy      host: ranges whose rows come in pairs (llama's q and k), or lie unaligned, or are
- *               random
+ *               random; experts in blocks that have a tensor each
  *     pack      ranges into the backend's layout; from then on the map is only read for embedding
  *               rows. On a device every range is packed, through one buffer for the largest one,
  *               and nothing else is kept: embedding rows are read from the packed matrix, too.
@@ -53,14 +53,19 @@ size_t lt_stored_range_bytes(const lt_weight_range *range) {
 bool lt_stored_range_moves(const lt_weight_range *range, const lt_stored_origin *origin) {
     const lt_tensor *w = &range->w;
     const size_t align = lt_dtype_is_block(w->dtype) ? 1 : lt_dtype_bytes(w->dtype);
+    bool unaligned = (uintptr_t)w->data % align != 0;
+    for (int64_t e = 0; range->each != NULL && e < range->n_experts; e++) {
+        unaligned = unaligned || (uintptr_t)range->each[e] % align != 0;
+    }
     return origin->copied || origin->pair_rows > 0 || origin->type != w->dtype ||
-           w->shape[1] < origin->cols || (uintptr_t)w->data % align != 0;
+           w->shape[1] < origin->cols || unaligned;
 }
 
 /* Whether the range must be rewritten, because its bytes differ from the file's or the host cannot
  * read them there. */
 static bool needs_rewrite(const making *k, int param, int range) {
     return k->origins == NULL ||
+           (!k->m->backend->host_memory && k->origins[param][range].each != NULL) ||
            lt_stored_range_moves(&k->m->stored[param].ranges[range], &k->origins[param][range]);
 }
 
@@ -110,7 +115,9 @@ static void copy_row(void *ctx, size_t row) {
     row_copy *c = ctx;
     const lt_stored_origin *o = &c->origin;
     const int64_t from = lt_weight_source_row(o->pair_rows, o->row + (int64_t)row);
-    const unsigned char *src = o->data + (size_t)from * c->from_bytes +
+    const unsigned char *src = (o->each != NULL ? o->each[from / o->each_rows] +
+                                                      (size_t)(from % o->each_rows) * c->from_bytes
+                                                : o->data + (size_t)from * c->from_bytes) +
                                lt_dtype_row_bytes(o->type, o->col);
     unsigned char *dst = c->dst + row * c->to_bytes;
     if (o->type == LT_MXFP4 && c->type == LT_Q5_0) {
@@ -120,6 +127,17 @@ static void copy_row(void *ctx, size_t row) {
         memcpy(dst, src, c->to_bytes);
     } else {
         encode_row(c, dst, src);
+    }
+}
+
+/* Release pages of the file that are not read again. */
+static void forget_rows(const lt_stored_origin *o, int64_t rows, size_t row_bytes) {
+    for (int64_t at = o->row, end = o->row + rows; o->each != NULL && at < end;
+         at += o->each_rows) {
+        lt_file_span_forget(o->each[at / o->each_rows], (size_t)o->each_rows * row_bytes);
+    }
+    if (o->each == NULL) {
+        lt_file_span_forget(o->data + (size_t)o->row * row_bytes, (size_t)rows * row_bytes);
     }
 }
 
@@ -143,7 +161,7 @@ static lt_err copy_rows(const lt_stored_origin *o, int64_t rows, int64_t cols, l
                 o->name, c.bad == 255 ? "NaN, byte " : "2^", c.bad == 255 ? 255 : c.bad - 127);
     }
     if (o->type != type) {
-        lt_file_span_forget(o->data + (size_t)o->row * c.from_bytes, (size_t)rows * c.from_bytes);
+        forget_rows(o, rows, c.from_bytes);
     }
     return LT_OK;
 }
@@ -238,6 +256,7 @@ static lt_err copy_range(const making *k, int param, int range, unsigned char *d
                                           rewritten ? lt_stored_range_bytes(w) : range_bytes(w))
                         : LT_OK);
     w->w.data = dst;
+    w->each = NULL;
     if (w->w.dtype == LT_NF4_DOUBLE) {
         w->scales = lt_tensor_1d(dst + aligned(range_bytes(w)), LT_F32,
                                  lt_nf4_scales_count(n_blocks(w)));
@@ -340,6 +359,7 @@ static lt_err bring(packing *p, int param, int range) {
     }
     LT_TRY(lt_model_upload(p->k->m, p->raw, bytes, range_bytes(r)));
     r->w.data = p->raw;
+    r->each = NULL;
     return LT_OK;
 }
 

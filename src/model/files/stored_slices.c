@@ -130,6 +130,7 @@ void lt_stored_slices_use(lt_model *m, int unit, unsigned char *blocks) {
             lt_weight_range *range = &m->stored[i].ranges[j];
             if (unit < 0 || m->table.params[i].unit == unit) {
                 range->w.data = blocks != NULL ? blocks + range->at : NULL;
+                range->each = NULL;
             }
         }
     }

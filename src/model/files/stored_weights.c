@@ -34,6 +34,7 @@ typedef struct {
     widened_list *widened;
     lt_stored_weight stored;
     lt_stored_origin origins[LT_STORED_RANGES];
+    const unsigned char **each; /* Room for the experts of every range (lt_model.stored_each). */
     bool holdable;
 } finding;
 
@@ -56,7 +57,7 @@ static lt_dtype kept_type(const lt_model *m, lt_param_kind kind, lt_dtype stored
     const lt_dtype type = m->options.stored_as;
     size_t bytes;
     return is_encoded(m, kind) && cols % lt_dtype_block(type, &bytes) == 0 ? type
-           : stored == LT_MXFP4 && !m->options.decoded                     ? LT_Q5_0
+           : stored == LT_MXFP4                                            ? LT_Q5_0
                                                                            : stored;
 }
 
@@ -82,29 +83,27 @@ static bool packs_evenly(const lt_model *m, const lt_tensor *all, int64_t n_expe
     return m->backend->matmul_pack_bytes(m->device, all, true) ==
            (size_t)n_experts * m->backend->matmul_pack_bytes(m->device, &one, true);
 }
-/* Experts are kept if one tensor has those of the whole model. */
-static const char *refuse_experts(const finding *f, const lt_weight *w, const lt_name_place *p,
-                                  const lt_tensor *rows) {
-    const bool whole = f->param->n_boxes == 1 && f->param->local_count == f->param->count;
-    const bool fits = w->scales == NULL || rows->dtype == LT_Q5_0;
-    return f->m->options.decoded ? "experts, beside adapters that are trained"
-           : !fits               ? "experts with scales in a tensor of their own"
-           : !p->stacked         ? "experts in a tensor each"
-           : !whole              ? "experts that ranks divide"
-           : !packs_evenly(f->m, rows, p->n_experts)
+/* Experts are kept if each that is here is whole. */
+static const char *refuse_experts(const finding *f, const lt_weight *w, const lt_tensor *rows) {
+    const lt_param *p = f->param;
+    const lt_box *box = lt_param_boxes(&f->m->table, p);
+    const bool whole = p->n_boxes == 1 && box->extent[1] == p->shape[1] &&
+                       box->extent[2] == p->shape[2],
+               fits = w->scales == NULL || rows->dtype == LT_Q5_0;
+    return !fits    ? "experts with scales in a tensor of their own"
+           : !whole ? "experts whose rows or columns ranks divide"
+           : !f->m->options.decoded && !packs_evenly(f->m, rows, p->shape[0])
                ? "experts of a number of rows that is not packed"
                : NULL;
 }
 /* NULL, or why this part cannot be kept as it is stored. */
 static const char *refuse_part(const finding *f, const lt_weight *w, const lt_name_place *p,
                                const lt_tensor *rows) {
-    const bool experts = f->param->experts;
-    const char *why = experts ? refuse_experts(f, w, p, rows) : NULL;
-    return why != NULL                                 ? why
-           : p->transposed || w->n_dims != 2 + experts ? "not stored (rows, columns)"
-           : !product_takes(f->m, f->on_device, rows)  ? "no kernel for this type"
-           : f->stored.n_ranges == LT_STORED_RANGES    ? "too many parts"
-                                                       : NULL;
+    const char *why = f->param->experts ? refuse_experts(f, w, rows) : NULL;
+    return why != NULL                                    ? why
+           : p->transposed || w->n_dims != 2 + p->stacked ? "not stored (rows, columns)"
+           : !product_takes(f->m, f->on_device, rows)     ? "no kernel for this type"
+                                                          : NULL;
 }
 
 static void note_widened(widened_list *l, lt_dtype type, const char *why, const char *name) {
@@ -168,13 +167,65 @@ static lt_err add_range(finding *f, lt_dtype type, lt_stored_origin o, const lt_
     return LT_OK;
 }
 
+/* The whole matrix of a part of a parameter, of which a range will be some rows. */
+static lt_stored_origin origin_of(const finding *f, const lt_weight *w, const lt_name_place *p) {
+    return (lt_stored_origin){.name = f->param->name,
+                              .data = w->data,
+                              .scales = w->scales,
+                              .rows = p->rows,
+                              .cols = p->cols,
+                              .pair_rows = lt_weight_pair_rows(f->source, &f->m->spec, p),
+                              .type = w->type,
+                              .copied = f->m->options.stored_as != LT_F32};
+}
+
+/* The range of a part of experts, of those that are here. */
+static lt_err add_experts(finding *f, const lt_weight *w, const lt_name_place *p, lt_dtype type) {
+    const lt_box *box = lt_param_boxes(&f->m->table, f->param);
+    const lt_box held = {.extent = {box->extent[0] * p->rows, p->cols}};
+    const int i = f->stored.n_ranges;
+    lt_stored_origin all = origin_of(f, w, p);
+    LT_ASSERT(i < 2); /* Gate and up. */
+    all.rows *= f->param->shape[0];
+    all.row = box->first[0] * p->rows;
+    if (!p->stacked) {
+        all.each = f->each + (size_t)i * (size_t)f->param->shape[0];
+        all.each_rows = p->rows;
+        all.copied = all.copied || lt_dtype_is_block(type); /* Blocks are packed as one matrix. */
+    }
+    LT_TRY(add_range(f, type, all, &held, p->first / p->cols));
+    f->stored.ranges[i].n_experts = box->extent[0];
+    f->stored.ranges[i].each = all.each != NULL ? all.each + box->first[0] : NULL;
+    return LT_OK;
+}
+
+/* A tensor that has the matrices of all experts, or that of one: the first one adds the range. */
+static lt_err find_experts(finding *f, const lt_weight *w, const lt_name_place *p, lt_dtype type) {
+    const int64_t at = p->first / p->cols, rows = f->param->shape[1], expert = at / rows;
+    int i = 0;
+    if (p->stacked || expert == 0) {
+        LT_TRY(add_experts(f, w, p, type));
+    }
+    while (f->stored.ranges[i].first_row != at % rows) {
+        i++;
+        LT_ASSERT(i < f->stored.n_ranges);
+    }
+    if (f->origins[i].type != w->type) {
+        note_widened(f->widened, w->type, "experts of several types", f->param->name);
+        f->holdable = false;
+    } else if (!p->stacked) {
+        f->each[i * f->param->shape[0] + expert] = w->data;
+    }
+    return LT_OK;
+}
+
 static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const lt_name_place *p) {
     finding *f = ctx;
     const lt_box *boxes = lt_param_boxes(&f->m->table, f->param);
-    const int64_t n_experts = p->stacked ? p->n_experts : 0;
+    const int64_t n_experts = f->param->experts ? f->param->shape[0] : 1;
     const lt_tensor rows = lt_tensor_2d((void *)(uintptr_t)w->data,
                                         kept_type(f->m, p->kind, w->type, p->cols),
-                                        p->rows * (n_experts > 0 ? n_experts : 1), p->cols);
+                                        p->rows * n_experts, p->cols);
     const char *why = refuse_part(f, w, p, &rows);
     int64_t box_row = 0;
     if (why != NULL) {
@@ -183,41 +234,63 @@ static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const l
             note_widened(f->widened, w->type, why, name);
         }
         f->holdable = false;
+    }
+    if (!f->holdable) {
         return LT_OK;
+    }
+    if (f->param->experts) {
+        return find_experts(f, w, p, rows.dtype);
     }
     const lt_box place = {.first = {p->first / p->cols}, .extent = {rows.shape[0], p->cols}};
-    if (n_experts > 0) {
-        const lt_stored_origin all = {.name = f->param->name,
-                                      .data = w->data,
-                                      .scales = w->scales,
-                                      .rows = rows.shape[0],
-                                      .cols = p->cols,
-                                      .pair_rows = lt_weight_pair_rows(f->source, &f->m->spec, p),
-                                      .type = w->type,
-                                      .copied = f->m->options.stored_as != LT_F32};
-        LT_TRY(add_range(f, rows.dtype, all, &place, place.first[0]));
-        f->stored.ranges[f->stored.n_ranges - 1].n_experts = n_experts;
-        return LT_OK;
-    }
     for (int i = 0; i < f->param->n_boxes; i++) {
         lt_box held;
         if (lt_box_intersect(&held, &boxes[i], &place, 2)) {
-            const lt_stored_origin origin = {
-                .name = f->param->name,
-                .data = w->data,
-                .rows = p->rows,
-                .cols = p->cols,
-                .row = held.first[0] - place.first[0],
-                .col = held.first[1],
-                .pair_rows = lt_weight_pair_rows(f->source, &f->m->spec, p),
-                .type = w->type,
-                .copied = f->m->options.stored_as != LT_F32};
+            lt_stored_origin origin = origin_of(f, w, p);
+            origin.row = held.first[0] - place.first[0];
+            origin.col = held.first[1];
             LT_TRY(add_range(f, rows.dtype, origin, &held,
                              box_row + held.first[0] - boxes[i].first[0]));
         }
         box_row += boxes[i].extent[0];
     }
     return LT_OK;
+}
+
+/* Where one expert's rows of a range are in the file. */
+static const unsigned char *expert_of(const lt_stored_origin *o, int64_t n_experts, int64_t e) {
+    const int64_t rows = o->rows / n_experts;
+    return o->each != NULL ? o->each[e]
+                           : o->data + (size_t)(e * rows) * lt_dtype_row_bytes(o->type, o->cols);
+}
+
+/* Gate and up, which are copied in any case, become one range with the rows of each expert in our
+ * order, so that they are decoded at once. */
+static void join_experts(finding *f) {
+    const lt_param *p = f->param;
+    lt_weight_range *range = f->stored.ranges;
+    lt_stored_origin *o = f->origins;
+    const unsigned char **both = f->each + 2 * p->shape[0];
+    for (int i = 0; i < 2; i++) {
+        if (!f->m->options.decoded || !p->experts || f->stored.n_ranges != 2 ||
+            range[i].w.dtype != range[0].w.dtype || o[i].type != o[0].type ||
+            o[i].rows != o[0].rows || o[i].pair_rows > 0 ||
+            !(f->on_device || lt_stored_range_moves(&range[i], &o[i]))) {
+            return;
+        }
+    }
+    LT_ASSERT(range[0].first_row == 0 && o[0].scales == NULL && o[1].scales == NULL);
+    for (int64_t e = 0; e < p->shape[0]; e++) {
+        both[2 * e] = expert_of(&o[0], p->shape[0], e);
+        both[2 * e + 1] = expert_of(&o[1], p->shape[0], e);
+    }
+    o->each = both;
+    o->each_rows = o->rows / p->shape[0];
+    o->rows *= 2;
+    o->row *= 2;
+    o->copied = true;
+    range->each = NULL;
+    range->w.shape[0] *= 2;
+    f->stored.n_ranges = 1;
 }
 
 static lt_err alloc_held(lt_model *m) {
@@ -299,21 +372,38 @@ static lt_err check_type(const lt_model *m) {
     return LT_OK;
 }
 
+/* Pointers to a parameter's experts: for each of its ranges, or for two and their join. */
+static size_t experts_room(const lt_param *p) {
+    return p->experts ? (size_t)p->shape[0] * 4 : 0;
+}
+
 /* Fills m->stored with ranges that point into the source, and origins, (n_params). */
 static lt_err find_all(lt_model *m, bool on_device, const lt_source *source,
                        lt_stored_origin (*origins)[LT_STORED_RANGES], widened_list *told) {
+    size_t each = 0;
     LT_TRY(alloc_held(m));
+    for (int i = 0; i < m->table.n_params; i++) {
+        each += experts_room(&m->table.params[i]);
+    }
+    m->stored_each = calloc(each + 1, sizeof *m->stored_each);
+    if (m->stored_each == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%zu matrices of experts", each);
+    }
+    each = 0;
     for (int i = 0; i < m->table.n_params; i++) {
         finding f = {.source = source,
                      .m = m,
                      .on_device = on_device,
                      .param = &m->table.params[i],
                      .widened = told,
+                     .each = m->stored_each + each,
                      .holdable = true};
+        each += experts_room(f.param);
         if (!lt_stored_weights_is_matrix(f.param->kind) || f.param->n_boxes == 0) {
             continue;
         }
         LT_TRY(lt_weight_each_part(source, &m->spec, f.param, find_part, &f));
+        join_experts(&f);
         if (f.holdable) {
             m->stored[i] = f.stored;
             memcpy(origins[i], f.origins, sizeof f.origins);
@@ -446,6 +536,7 @@ void lt_stored_weights_close(lt_model *m) {
         lt_weight_source_close(m->stored_source);
     }
     free(m->stored_source);
+    free(m->stored_each);
     free(m->stored);
     lt_stored_slices_close(m->slices);
 }

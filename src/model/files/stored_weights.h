@@ -33,12 +33,15 @@ bool lt_stored_weights_is_matrix(lt_param_kind kind);
 LT_MUST_USE lt_err lt_stored_weights_make(lt_model *m, uint64_t seed);
 /* The matrix of the file, (rows, cols) in our order, of which a range holds the rows from `row` and
  * the columns from `col` on. type: the file's, which may differ from the range's. Its rows lie in
- * pairs as lt_weight_pair_rows describes. scales: of MXFP4 as transformers stores it. copied: it is
+ * pairs as lt_weight_pair_rows describes. scales: of MXFP4 as transformers stores it. each: rows
+ * [i each_rows, (i + 1) each_rows) begin at each[i]; NULL: data has all rows. copied: it is
  * copied although it could stay mapped, because most others are encoded, and the file need not stay
  * mapped then. doubled: a part of a matrix in NF4_DOUBLE. */
 typedef struct {
     const char *name;
     const unsigned char *data, *scales;
+    const unsigned char *const *each;
+    int64_t each_rows;
     int64_t rows, cols, row, col, pair_rows;
     lt_dtype type;
     bool copied, doubled;

@@ -21,6 +21,28 @@ static inline lt_model *open_base(const char *path, const lt_backend *backend, l
     return m;
 }
 
+/* Rows of a range of experts, together; free them. p: the parameter, whose numbers are `all`. */
+static inline float *of_experts(const lt_param *p, const lt_weight_range *range, const float *all) {
+    const int64_t cols = range->w.shape[1], own = range->w.shape[0] / range->n_experts;
+    float *out = malloc((size_t)(range->w.shape[0] * cols) * sizeof *out);
+    assert_non_null(out);
+    for (int64_t e = 0; e < range->n_experts; e++) {
+        memcpy(out + e * own * cols, all + (e * p->local_shape[1] + range->first_row) * cols,
+               (size_t)(own * cols) * sizeof *out);
+    }
+    return out;
+}
+
+/* And back. */
+static inline void to_experts(const lt_param *p, const lt_weight_range *range, float *all,
+                              const float *rows) {
+    const int64_t cols = range->w.shape[1], own = range->w.shape[0] / range->n_experts;
+    for (int64_t e = 0; e < range->n_experts; e++) {
+        memcpy(all + (e * p->local_shape[1] + range->first_row) * cols, rows + e * own * cols,
+               (size_t)(own * cols) * sizeof *all);
+    }
+}
+
 /* Replace the weights of plain, which has them in F32, by the numbers that the blocks of m stand
  * for. */
 static inline void replace_by_blocks(lt_model *plain, const lt_model *m) {
@@ -35,8 +57,10 @@ static inline void replace_by_blocks(lt_model *plain, const lt_model *m) {
                 continue;
             }
             const int64_t n = range->w.shape[0] * range->w.shape[1], n_blocks = n / block;
-            float *w = (float *)lt_param_data(&plain->master, &plain->table.params[i]) +
-                       range->first_row * p->shape[1];
+            float *const all = lt_param_data(&plain->master, &plain->table.params[i]),
+                         *w = all + range->first_row * range->w.shape[1],
+                         *const experts = range->n_experts > 0 ? of_experts(p, range, all) : NULL;
+            w = experts != NULL ? experts : w;
             void *once = malloc((size_t)n_blocks * 512), *twice = malloc((size_t)n_blocks * bytes);
             float *scales = malloc((size_t)lt_nf4_scales_count(n_blocks) * sizeof *scales);
             assert_true(once != NULL && twice != NULL && scales != NULL);
@@ -48,9 +72,13 @@ static inline void replace_by_blocks(lt_model *plain, const lt_model *m) {
                 lt_block_encode(once, type, w, (size_t)n);
                 lt_block_decode(w, type, once, (size_t)n);
             }
+            if (experts != NULL) {
+                to_experts(p, range, all, experts);
+            }
             free(once);
             free(twice);
             free(scales);
+            free(experts);
         }
     }
 }

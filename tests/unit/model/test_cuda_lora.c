@@ -71,9 +71,11 @@ enum { V = 128, WIDTH = 256, ROWS = 3, SEQ = 16 };
 
 /* The model of a file in block types, decoded for each product; and the same numbers in BF16.
  * type: F32: as in the file. */
-static void open_both(lt_model *both[2], const char *folder, lt_gguf_mix mix, lt_dtype type) {
+static void open_both(lt_model *both[2], const char *folder, lt_gguf_mix mix, lt_dtype type,
+                      bool experts) {
     char file[LT_PATH_BYTES], plain[LT_PATH_BYTES];
-    lt_model *from = tiny_llama(WIDTH, WIDTH, V, 64, mix == LT_GGUF_MIX_Q8_0);
+    lt_model *from = experts ? tiny_mixture(LT_FAMILY_QWEN3_MOE, WIDTH, WIDTH, V, 5, 2)
+                             : tiny_llama(WIDTH, WIDTH, V, 64, mix == LT_GGUF_MIX_Q8_0);
     const lt_model_options o = {.dtype = LT_BF16,
                                 .stored = true,
                                 .decoded = true,
@@ -93,6 +95,7 @@ static void open_both(lt_model *both[2], const char *folder, lt_gguf_mix mix, lt
     must(lt_model_save(from, plain, LT_BF16, 0), plain);
     lt_model_close(from);
     both[1] = open_base(plain, gpu_backend(), LT_BF16);
+    both[0]->spec.moe_aux_coef = both[0]->spec.moe_z_coef = 0.0f;
 }
 
 static float *learn_and_speak(lt_model *m, const lt_lora_options *o, lt_recompute recompute,
@@ -123,11 +126,11 @@ static void adapters_on_block_types(void **state) {
     static const struct {
         lt_gguf_mix mix;
         lt_dtype type;
-    } cases[] = {{LT_GGUF_MIX_Q8_0, LT_F32},
-                 {LT_GGUF_MIX_Q4_K_M, LT_F32},
-                 {LT_GGUF_MIX_F32, LT_Q4_0},
-                 {LT_GGUF_MIX_Q8_0, LT_NF4},
-                 {LT_GGUF_MIX_F32, LT_NF4_DOUBLE}};
+        bool experts;
+    } cases[] = {{LT_GGUF_MIX_Q8_0, LT_F32, false},      {LT_GGUF_MIX_Q4_K_M, LT_F32, false},
+                 {LT_GGUF_MIX_F32, LT_Q4_0, false},      {LT_GGUF_MIX_Q8_0, LT_NF4, false},
+                 {LT_GGUF_MIX_F32, LT_NF4_DOUBLE, true}, {LT_GGUF_MIX_Q4_K_M, LT_F32, true},
+                 {LT_GGUF_MIX_F32, LT_NF4_DOUBLE, false}};
     (void)state;
     if (gpu_backend() == NULL) {
         skip();
@@ -141,8 +144,9 @@ static void adapters_on_block_types(void **state) {
         float logits[2][2 * V], *got[2];
         size_t bytes = 0;
         assert_non_null(mkdtemp(folder));
-        open_both(both, folder, cases[i].mix, cases[i].type);
+        open_both(both, folder, cases[i].mix, cases[i].type, cases[i].experts);
         o.dora = i == 3;
+        o.targets = cases[i].experts ? "q_proj,gate_up_proj,down_proj" : o.targets;
         for (int side = 0; side < 2; side++) {
             got[side] = learn_and_speak(both[side], &o,
                                         side == 0 ? LT_RECOMPUTE_FULL : LT_RECOMPUTE_NONE, &bytes,

@@ -31,7 +31,7 @@ static lt_model *open_decoded(const char *path, lt_dtype type) {
     return m;
 }
 
-static void same_bits(lt_model *m, lt_model *plain, bool dora) {
+static void same_bits(lt_model *m, lt_model *plain, const char *targets, bool dora) {
     int32_t tokens[48], labels[48];
     const lt_pass_batch b = {.batch = 3, .seq = 16, .tokens = tokens, .labels = labels};
     const int64_t V = m->spec.vocab_size;
@@ -46,7 +46,7 @@ static void same_bits(lt_model *m, lt_model *plain, bool dora) {
         lt_lora *l = NULL;
         lt_session *s = NULL;
         const int64_t seq = 0;
-        const lt_lora_options o = {.rank = 3, .alpha = 4.5, .targets = LT_LORA_ALL, .dora = dora};
+        const lt_lora_options o = {.rank = 3, .alpha = 4.5, .targets = targets, .dora = dora};
         must(lt_lora_open(&l, both[side], &o, 1), "adapters");
         fill(l);
         bytes = lt_param_buffer_bytes(&l->params->table, LT_F32);
@@ -103,14 +103,80 @@ static void blocks_equal_their_decoded_numbers(void **state) {
         if (each > cases[i].most) {
             fail_msg("case %zu: %.2f bytes a parameter", i, each);
         }
-        same_bits(m, plain, false);
+        same_bits(m, plain, LT_LORA_ALL, false);
         if (i % 2 == 1) {
-            same_bits(m, plain, true);
+            same_bits(m, plain, LT_LORA_ALL, true);
         }
         lt_model_close(m);
         lt_model_close(plain);
         assert_int_equal(lt_file_remove_tree(folder), LT_OK);
     }
+}
+
+/* Of experts, too: gate and up of a GGUF are one tensor each, of all experts; those of a folder are
+ * a tensor for each expert. */
+static void experts_equal_their_decoded_numbers(void **state) {
+    static const struct {
+        lt_family family;
+        lt_dtype type; /* F32: as stored. */
+        lt_gguf_mix mix;
+        bool folder;
+        double most;       /* Most bytes per parameter. */
+        int64_t n_experts; /* Of 40, not all are decoded at once. */
+    } cases[] = {{LT_FAMILY_MIXTRAL, LT_F32, LT_GGUF_MIX_Q8_0, false, 1.2, 40},
+                 {LT_FAMILY_QWEN3_MOE, LT_F32, LT_GGUF_MIX_Q4_K_M, false, 0.8, 5},
+                 {LT_FAMILY_QWEN3_MOE, LT_NF4, LT_GGUF_MIX_F32, false, 0.8, 5},
+                 {LT_FAMILY_MIXTRAL, LT_NF4, LT_GGUF_MIX_F32, true, 0.8, 5},
+                 {LT_FAMILY_QWEN3_MOE, LT_NF4_DOUBLE, LT_GGUF_MIX_F32, true, 0.8, 5},
+                 {LT_FAMILY_MIXTRAL, LT_F32, LT_GGUF_MIX_F32, true, 2.1, 5}};
+    static const char *const targets[] = {LT_LORA_ALL, "q_proj,gate_up_proj,down_proj"};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char folder[] = "/tmp/lateen-decoded-XXXXXX", path[LT_PATH_BYTES];
+        lt_model *from = tiny_mixture(cases[i].family, WIDTH, WIDTH, VOCAB, cases[i].n_experts, 2),
+                 *m, *plain = NULL;
+        assert_non_null(mkdtemp(folder));
+        must(lt_path_join(path, folder, cases[i].folder ? "model" : "model.gguf"), path);
+        must(cases[i].folder ? lt_model_save(from, path, LT_BF16, 0)
+                             : lt_model_save_gguf(from, path, "", cases[i].mix),
+             path);
+        lt_model_close(from);
+        m = open_decoded(path, cases[i].type);
+        must(lt_model_open(&plain, path, NULL), path);
+        if (cases[i].type != LT_F32) {
+            replace_by_blocks(plain, m);
+        }
+        const lt_stored_weight *up = &m->stored[lt_param_index(&m->table, LT_PARAM_UP, 1)];
+        /* Gate and up are copied as one, or stay where they are. */
+        assert_int_equal(up->n_ranges, cases[i].type == LT_F32 ? 2 : 1);
+        assert_int_equal(up->ranges[0].n_experts, cases[i].n_experts);
+        assert_int_equal(up->ranges[0].each != NULL, cases[i].folder && cases[i].type == LT_F32);
+        const double each = (double)lt_model_bytes(m) / (double)lt_model_spec_params(&m->spec);
+        if (each > cases[i].most) {
+            fail_msg("case %zu: %.2f bytes a parameter", i, each);
+        }
+        same_bits(m, plain, targets[i % 2], false);
+        lt_model_close(m);
+        lt_model_close(plain);
+        assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+    }
+}
+
+/* Experts in MXFP4, with their scales in tensors of their own, are kept as Q5_0. */
+static void experts_in_mxfp4(void **state) {
+    static const char folder[] = GOLDEN_ROOT "gpt_oss_mxfp4";
+    lt_model *m = open_decoded(folder, LT_F32), *plain = NULL;
+    (void)state;
+    must(lt_model_open(&plain, folder, NULL), folder);
+    for (int i = 0; i < 2; i++) {
+        const lt_param_kind kind = i == 0 ? LT_PARAM_UP : LT_PARAM_DOWN;
+        const lt_stored_weight *h = &m->stored[lt_param_index(&m->table, kind, 1)];
+        assert_int_equal(h->n_ranges, 1);
+        assert_int_equal(h->ranges[0].w.dtype, LT_Q5_0);
+    }
+    same_bits(m, plain, "q_proj,o_proj", false);
+    lt_model_close(m);
+    lt_model_close(plain);
 }
 
 /* The numbers that the model holds of a matrix in blocks; free them. */
@@ -121,12 +187,19 @@ static float *numbers_of(const lt_model *m, int param) {
     for (int j = 0; j < h->n_ranges; j++) {
         const lt_tensor *w = &h->ranges[j].w;
         const int64_t n = w->shape[0] * w->shape[1];
-        float *to = all + h->ranges[j].first_row * w->shape[1];
+        float *to = calloc((size_t)n, sizeof *to);
+        assert_non_null(to);
         if (w->dtype == LT_NF4_DOUBLE) {
             lt_nf4_double_decode(to, w->data, h->ranges[j].scales.data, 0, n / LT_BLOCK_NF4);
         } else {
             lt_block_decode(to, w->dtype, w->data, (size_t)n);
         }
+        if (h->ranges[j].n_experts > 0) {
+            to_experts(&m->table.params[param], &h->ranges[j], all, to);
+        } else {
+            memcpy(all + h->ranges[j].first_row * w->shape[1], to, (size_t)n * sizeof *to);
+        }
+        free(to);
     }
     return all;
 }
@@ -189,6 +262,20 @@ static void parts_of_ranks(void **state) {
             for (int rank = 0; rank < (k == 2 ? 4 : 2); rank++) {
                 check_part(path, whole, cases[i].type, meshes[k], rank);
             }
+        }
+        lt_model_close(whole);
+    }
+    lt_model_close(from);
+    /* Ranks that divide the experts. */
+    from = tiny_mixture(LT_FAMILY_MIXTRAL, 128, 128, 64, 4, 2);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        must(lt_path_join(path, folder, cases[i].folder ? "experts" : "experts.gguf"), path);
+        must(cases[i].folder ? lt_model_save(from, path, LT_BF16, 0)
+                             : lt_model_save_gguf(from, path, "", cases[i].mix),
+             path);
+        lt_model *whole = open_decoded(path, cases[i].type);
+        for (int rank = 0; rank < 2; rank++) {
+            check_part(path, whole, cases[i].type, "dp=2,ep=2", rank);
         }
         lt_model_close(whole);
     }
@@ -273,6 +360,8 @@ static void what_cannot_be_decoded_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_equal_their_decoded_numbers),
+        cmocka_unit_test(experts_equal_their_decoded_numbers),
+        cmocka_unit_test(experts_in_mxfp4),
         cmocka_unit_test(parts_of_ranks),
         cmocka_unit_test(products_in_pieces),
         cmocka_unit_test(what_cannot_be_decoded_is_refused),

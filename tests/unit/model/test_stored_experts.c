@@ -10,8 +10,10 @@
 
 #include "unit/device.h"
 #include "unit/model/golden.h"
+#include "unit/model/tiny.h"
 
 #include "lateen/model.h"
+#include "model/alloc.h"
 #include "model/files/gguf_save.h"
 
 #define TOLERANCE_BLOCKS 0.05
@@ -20,32 +22,7 @@
 enum { V = 300, EXPERTS = 5, TOP_K = 5, WIDTH = 256, FFN = 512, MANY = 80, FEW = 20 };
 
 static lt_model *random_mixture(lt_family family) {
-    const lt_model_spec s = {.family = family,
-                             .n_layers = 2,
-                             .width = WIDTH,
-                             .n_heads = 4,
-                             .n_kv_heads = 2,
-                             .head_dim = 64,
-                             .ffn_width = FFN,
-                             .vocab_size = V,
-                             .max_seq = 128,
-                             .norm = LT_NORM_RMS,
-                             .norm_eps = 1e-5f,
-                             .act = LT_ACT_SILU,
-                             .gated = true,
-                             .qk_norm = family == LT_FAMILY_QWEN3_MOE,
-                             .embed_scale = 1,
-                             .pos = LT_POS_ROPE,
-                             .rope_theta = 10000,
-                             .n_experts = EXPERTS,
-                             .top_k = TOP_K,
-                             .moe_normalise = true,
-                             .bos_id = -1,
-                             .pad_id = -1,
-                             .init_std = 0.08f};
-    lt_model *m = NULL;
-    must(lt_model_create(&m, &s, NULL, 5), "model");
-    return m;
+    return tiny_mixture(family, WIDTH, FFN, V, EXPERTS, TOP_K);
 }
 
 /* Logits after MANY ids at once, after FEW more, and after one more. */
@@ -136,6 +113,31 @@ static void on_a_gpu(void **state) {
     check_on(gpu_device());
 }
 
+/* A folder has a tensor for each expert: they stay mapped, as all other matrices do. */
+static void a_tensor_for_each_expert(void **state) {
+    static float expected[3][V], logits[3][V];
+    lt_model *random = random_mixture(LT_FAMILY_MIXTRAL), *truth = NULL, *stored = NULL;
+    char folder[] = "/tmp/lateen-experts-XXXXXX";
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    must(lt_model_save(random, folder, LT_BF16, 0), "save");
+    must(lt_model_open(&truth, folder, NULL), "open");
+    must(lt_model_open(&stored, folder, &(lt_model_options){.stored = true}), "open as stored");
+    check_ranges(stored, LT_BF16);
+    assert_non_null(stored_of(stored, LT_PARAM_UP)->ranges[0].each);
+    assert_int_equal(stored->stored_copies_bytes, 0);
+    assert_true((double)lt_model_bytes(stored) < 2.1 * (double)lt_model_spec_params(&random->spec));
+    run(truth, expected);
+    run(stored, logits);
+    for (int i = 0; i < 3; i++) {
+        assert_true(distance(logits[i], expected[i], V) < TOLERANCE_CACHE);
+    }
+    lt_model_close(random);
+    lt_model_close(truth);
+    lt_model_close(stored);
+    must(lt_file_remove_tree(folder), folder);
+}
+
 /* Random weights of a block type are the random numbers, encoded. */
 static void random_blocks(void **state) {
     static float expected[3][V], logits[3][V];
@@ -161,6 +163,7 @@ static void random_blocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(on_the_cpu), cmocka_unit_test(on_a_gpu),
+                                       cmocka_unit_test(a_tensor_for_each_expert),
                                        cmocka_unit_test(random_blocks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
