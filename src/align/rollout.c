@@ -69,6 +69,9 @@ lt_err lt_rollouts_open(lt_rollouts **out, const lt_model *m, const lt_rollout_o
     how.page_tokens = PAGE_TOKENS;
     how.prefix_cache = false; /* Groups share the pages of their question in any case. */
     how.deterministic = o->exact;
+    if (o->exact) { /* Not rounded to 16 bits beside stored weights. */
+        how.cache_dtype = m->options.dtype;
+    }
     how.tp = o->exact ? o->tp : 0;
     how.ends = o->ends;
     LT_TRY_DONE(lt_engine_open(&r->engine, m, &how));

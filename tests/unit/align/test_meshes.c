@@ -321,12 +321,14 @@ static void engine_and_trainer_have_the_same_bits(void **state) {
     agree(MODEL, "cp=2,tp=2 mesh.context=ulysses", "", true);
     agree(MODEL, "tp=2", ADAPTED, true);
     agree(MODEL, "cp=2", ADAPTED, true);
+    agree(MODEL, "", ADAPTED STORED, true);
     make_experts(folder);
     agree(folder, "", "", false);
     agree(folder, "", "", true);
     agree(folder, "dp=2,tp=2,ep=2", "", true);
     agree(folder, "tp=2", ADAPTED, true);
     agree(folder, "dp=2,ep=2", ADAPTED, true);
+    agree(folder, "dp=2,ep=2", ADAPTED STORED, true);
 }
 
 /* Ranks that divide experts send rows to each other. So all of them take part in each pass, and
@@ -343,6 +345,8 @@ static void experts(void **state) {
     compare(&adapted_dpo, folder, (const char *const[]){"dp=4,ep=2 mesh.zero=3", NULL});
     compare(&adapted_reward, folder, (const char *const[]){"dp=2,pp=2,ep=2", NULL});
     compare(&adapted_dapo, folder, (const char *const[]){"dp=2,tp=2,ep=2", NULL});
+    compare(&stored_dpo, folder, (const char *const[]){"dp=2,ep=2", "dp=4,ep=2 mesh.zero=3", NULL});
+    compare(&stored_dapo, folder, (const char *const[]){"dp=2,ep=2", "dp=2 mesh.zero=3", NULL});
     compare(&dora, folder, (const char *const[]){"dp=2,ep=2", NULL});
     compare(&adapted_drawn, folder, (const char *const[]){"dp=2,ep=2", NULL});
 }
