@@ -63,6 +63,7 @@ static void rope_parameters_replace_those_of_the_family(void **state) {
         *const kinds[] = {"\"rope_type\": \"default\"",
                           "\"rope_type\": \"linear\", \"factor\": 2.0",
                           "\"rope_type\": \"dynamic\", \"factor\": 2.0",
+                          "\"rope_type\": \"proportional\"",
                           "\"rope_type\": \"llama3\", \"factor\": 2.0, \"low_freq_factor\": 1.0, "
                           "\"high_freq_factor\": 4.0, "
                           "\"original_max_position_embeddings\": 64",
@@ -89,6 +90,8 @@ static void rope_parameters_replace_those_of_the_family(void **state) {
                 fail_msg("%s with %s: %s is the family's", families[f], kinds[k],
                          lost != NULL ? lost : "rope_attention_factor");
             }
+            assert_true(of[0].rope_factor == of[1].rope_factor);
+            assert_true(of[0].rope_truncate == of[1].rope_truncate);
         }
     }
 }

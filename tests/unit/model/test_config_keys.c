@@ -134,6 +134,35 @@ static void refusals_name_key_and_value(void **state) {
         {"gemma3_text", "rope_parameters", "{\"sliding_attention\": \"default\"}",
          "sliding_attention is not an object"},
         {"phi3", "rope_parameters", "{\"rope_type\": \"llama3\", \"factor\": 2.0}", "llama3"},
+        {"llama", "rope_scaling", "{\"rope_type\": \"spiral\"}",
+         "RoPE scaling 'spiral' is not supported; these are: default, linear, llama3, yarn, "
+         "dynamic, longrope, proportional"},
+        {"llama", "rope_scaling", "{\"rope_type\": \"yarn\"}", "'yarn' without 'factor'"},
+        {"llama", "rope_scaling", "{\"rope_type\": \"linear\"}", "factor"},
+        {"gemma3_text", "rope_parameters",
+         "{\"sliding_attention\": {\"rope_type\": \"linear\", \"factor\": 2.0}}",
+         "RoPE scaling 'linear' on sliding-window layers"},
+        {"gemma3_text", "rope_scaling", "{\"type\": \"linear\", \"factor\": 2.0}",
+         "it reads rope_type only"},
+        {"gemma3_text", "rope_parameters",
+         "{\"full_attention\": {\"rope_type\": \"yarn\", \"factor\": 2.0, \"truncate\": false}}",
+         "yarn without truncation by layer type"},
+        {"phi3", "rope_parameters", /* A head has four pairs. */
+         "{\"rope_type\": \"longrope\", \"short_factor\": [1, 1, 1], \"long_factor\": [1, 1, 1, "
+         "1]}",
+         "'short_factor' has 3 numbers, not one for each of 4 pairs"},
+        {"phi3", "rope_parameters",
+         "{\"rope_type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [1, 1, "
+         "1, 0]}",
+         "'long_factor'[3] is not a number above 0"},
+        {"phi3", "rope_parameters",
+         "{\"rope_type\": \"longrope\", \"short_factor\": [\"1\", 1, 1, 1], \"long_factor\": [1, "
+         "1, 1, 1]}",
+         "'short_factor'[0] is not a number above 0"},
+        {"phi3", "rope_parameters", "{\"rope_type\": \"default\", \"partial_rotary_factor\": 0.1}",
+         "partial_rotary_factor 0.1 of a head of 8: RoPE rotates pairs"},
+        {"phi3", "rope_parameters", "{\"rope_type\": \"default\", \"partial_rotary_factor\": 1.5}",
+         "partial_rotary_factor 1.5 of a head of 8"},
     };
     json_t *golden = NULL;
     (void)state;
