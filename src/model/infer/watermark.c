@@ -240,7 +240,6 @@ lt_err lt_watermark_detect(const lt_watermark *w, const int32_t *ids, int64_t n,
             LT_FAIL(LT_ERR_ARG, "watermark exponential: %lld resamples; 1 or more are needed",
                     (long long)resamples);
         }
-        out->begin = 0;
         detect_by_resampling(w, ids, n, resamples, seed, out);
         return LT_OK;
     }

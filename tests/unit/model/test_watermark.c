@@ -249,6 +249,55 @@ static void statistics_are_the_closed_forms(void **state) {
     assert_int_equal(lt_watermark_detect(&w, ids, 7, 0, 0, &r), LT_OK);
     assert_int_equal(r.n_scored, 2);
     assert_true(fabs(r.p - exp(-r.statistic) * (1 + r.statistic)) < 1e-12);
+
+    double sum = 0; /* A cycle of one number: each token is scored at it. */
+    uint64_t at;
+    w.scheme = LT_WATERMARK_EXPONENTIAL;
+    w.length = 1;
+    assert_true(lt_watermark_state(&w, NULL, 0, 0, 0, 0, &at));
+    for (int i = 0; i < 7; i++) {
+        sum -= log(1 - lt_watermark_uniform(at, ids[i]));
+    }
+    assert_int_equal(lt_watermark_detect(&w, ids, 7, 1, 0, &r), LT_OK);
+    assert_true(fabs(r.statistic - sum) < 1e-9 && r.n_scored == 7 && r.begin == 0);
+    assert_true(r.z == 0 && (r.p == 0.5 || r.p == 1)); /* One resample has no spread. */
+}
+
+/* The values of lateen/watermark.h, and the ends of their ranges. */
+static void defaults_and_ranges(void **state) {
+    static const struct {
+        lt_watermark_scheme scheme;
+        double gamma, delta;
+        int64_t context, length;
+        lt_err err;
+    } rows[] = {
+        {LT_WATERMARK_GREEN, 0.5, 1000, 1, 0, LT_OK},
+        {LT_WATERMARK_GREEN, 0.5, 1001, 1, 0, LT_ERR_ARG},
+        {LT_WATERMARK_GREEN, 0.5, 0, 1, 0, LT_ERR_ARG},
+        {LT_WATERMARK_GREEN, 0, 1, 1, 0, LT_ERR_ARG},
+        {LT_WATERMARK_GREEN, 0.5, 1, 0, 0, LT_ERR_ARG},
+        {LT_WATERMARK_GUMBEL, 0, 0, LT_WATERMARK_CONTEXT, 0, LT_OK},
+        {LT_WATERMARK_GUMBEL, 0, 0, 0, 0, LT_ERR_ARG},
+        {LT_WATERMARK_EXPONENTIAL, 0, 0, 0, 1, LT_OK},
+        {LT_WATERMARK_EXPONENTIAL, 0, 0, 0, LT_WATERMARK_LENGTH, LT_OK},
+        {LT_WATERMARK_EXPONENTIAL, 0, 0, 0, LT_WATERMARK_LENGTH + 1, LT_ERR_ARG},
+        {LT_WATERMARK_EXPONENTIAL, 0, 0, 0, 0, LT_ERR_ARG},
+    };
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        const lt_watermark w = lt_watermark_defaults(all[i]);
+        assert_true(w.gamma == 0.25 && w.delta == 2 && w.length == 256 && w.key == 0);
+        assert_int_equal(w.context, all[i] == LT_WATERMARK_GUMBEL ? 4 : 1);
+        assert_int_equal(lt_watermark_check(&w), LT_OK);
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const lt_watermark w = {.scheme = rows[i].scheme,
+                                .gamma = rows[i].gamma,
+                                .delta = rows[i].delta,
+                                .context = rows[i].context,
+                                .length = rows[i].length};
+        assert_int_equal(lt_watermark_check(&w), rows[i].err);
+    }
 }
 
 static void faults_are_reported(void **state) {
@@ -296,6 +345,7 @@ int main(void) {
         cmocka_unit_test(watermarks_are_detected),
         cmocka_unit_test(without_a_watermark_p_is_uniform),
         cmocka_unit_test(statistics_are_the_closed_forms),
+        cmocka_unit_test(defaults_and_ranges),
         cmocka_unit_test(faults_are_reported),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
