@@ -23,7 +23,8 @@ O200K = "|".join([
     r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
 R50K = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 PATTERNS = [("cl100k", CL100K), ("o200k", O200K), ("gpt2", R50K), (CL100K, CL100K), (R50K, R50K), (O200K, O200K)] + [(p, p) for p in (
-    r"\w+|\W", r"\s+|\S+", r"[a-z]+|[\s\S]", r"\p{L}+|\p{N}|[^\p{L}\p{N}]+", r"\S*\s|\S+", r"\b\w+\b|\W+|\w+", r"(?s).{1,5}", r"(?i:the)|\d+|\D")]
+    r"\w+|\W", r"\s+|\S+", r"[a-z]+|[\s\S]", r"\p{L}+|\p{N}|[^\p{L}\p{N}]+", r"\S*\s|\S+", r"\b\w+\b|\W+|\w+", r"(?s).{1,5}", r"(?i:the)|\d+|\D", r"\w+|[^\w\s]+|\s",
+    r"\p{N}{1,2}+|[^\W_]+|[\s\S]", r"a$|^b|(?m:^c|t$)|(?s:.)", r"(?i)st|ss|\pL{2}?|\P{L}|\pL", r"a(?i)b|c|[\s\S]", r"[\W\d]+|\B\w|\w", r"(?x) \h+ | \H # rest")]
 
 
 def draw(d):

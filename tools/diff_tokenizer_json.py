@@ -304,6 +304,9 @@ def cases():
         for regex in ("(?=[C-X])", "\\b", "a*", "(?<=a)", "^", "x?"):
             yield case(["abCd", "aab", "xe\u0301x", "x", "Cab"], rows[:1], pre_tokenizer=split(regex, behavior))
     yield case(["a \nx", "a  \nx", "x \n"], rows, [{"content": "a", "rstrip": True}, {"content": " ", "lstrip": True}])
+    tail = "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*+|\\s++$|\\s*[\\r\\n]|\\s+(?!\\S)|\\s"
+    t, _, _ = case([], [])  # tiktoken's pattern of cl100k_base, which Oniguruma reads in another way: {1,3}+ repeats.
+    yield t | {"pre_tokenizer": split(tail, "Isolated"), "model": {"type": "WordLevel", "unk_token": "<unk>", "vocab": {p: i for i, p in enumerate(["<unk>", "1212", "121", "2", "  ", " ", "\n", "x"])}}}, ["1212", "x  \nx"], [[1, 2]]
     yield case(["F x", "f"], [[26, 4], [4, 26, 26]], [{"content": "F"}], normalizer={"type": "Lowercase"})
 
 

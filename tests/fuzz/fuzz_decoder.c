@@ -53,8 +53,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     lt_decode_op ops[STEPS] = {0};
     lt_text once = {0}, apart = {0}, behind = {0};
     int n = 0;
-    if (regex[0] == NULL && (lt_regex_open(&regex[0], "a*", 2, "fuzz") != LT_OK ||
-                             lt_regex_open(&regex[1], "\\b.", 3, "fuzz") != LT_OK)) {
+    if (regex[0] == NULL &&
+        (lt_regex_open(&regex[0], "a*", 2, LT_REGEX_ONIGURUMA, "fuzz") != LT_OK ||
+         lt_regex_open(&regex[1], "\\b.", 3, LT_REGEX_ONIGURUMA, "fuzz") != LT_OK)) {
         abort();
     }
     if (size == 0 || size > 100) {

@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     if (size > 512 || lt_utf8_valid_prefix(text, n) != n ||
         lt_regex_open(&r, (const char *)data, line != NULL ? (size_t)(line - data) : size,
-                      "fuzz") != LT_OK) {
+                      (lt_regex_dialect)(size & 1), "fuzz") != LT_OK) {
         return 0;
     }
     (void)lt_regex_may_be_empty(r);

@@ -463,8 +463,8 @@ static lt_err set_pattern(const lt_bpe_train_options *o, lt_pretok *pretok, cons
                 pattern);
     }
     *regex = pattern;
-    LT_TRY(
-        lt_pretok_add_regex(pretok, pattern, strlen(pattern), LT_CUT_ISOLATED, false, "--pattern"));
+    LT_TRY(lt_pretok_add_regex(pretok, pattern, strlen(pattern), LT_REGEX_ONIGURUMA,
+                               LT_CUT_ISOLATED, false, "--pattern"));
     lt_pretok_optimise(pretok);
     return LT_OK;
 }

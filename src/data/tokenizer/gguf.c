@@ -116,8 +116,8 @@ static lt_err add_pre(lt_tokenizer *t, const pre_row *row) {
     for (int i = 0; i < MAX_PATTERNS && row->patterns[i] != NULL; i++) {
         const char *pattern = row->patterns[i];
         if (pattern[0] != '@') {
-            LT_TRY(lt_pretok_add_regex(&t->pretok, pattern, strlen(pattern), LT_CUT_ISOLATED, false,
-                                       t->name));
+            LT_TRY(lt_pretok_add_regex(&t->pretok, pattern, strlen(pattern), LT_REGEX_ONIGURUMA,
+                                       LT_CUT_ISOLATED, false, t->name));
         }
         for (size_t k = 0; k < sizeof scans / sizeof *scans; k++) {
             if (strcmp(pattern, scans[k].name) == 0) {

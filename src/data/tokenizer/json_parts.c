@@ -127,7 +127,8 @@ static lt_err behaviour_of(const json_t *o, lt_cut_behaviour *out, const char *n
 
 lt_err lt_json_open_regex(const lt_tokenizer *t, const json_t *pattern, lt_regex **out) {
     const size_t n = json_string_length(pattern);
-    return lt_regex_open(out, n > 0 ? json_string_value(pattern) : "(?:)", n > 0 ? n : 4, t->name);
+    return lt_regex_open(out, n > 0 ? json_string_value(pattern) : "(?:)", n > 0 ? n : 4,
+                         LT_REGEX_ONIGURUMA, t->name);
 }
 
 static lt_err add_split(lt_tokenizer *t, const json_t *o) {
@@ -140,7 +141,7 @@ static lt_err add_split(lt_tokenizer *t, const json_t *o) {
     LT_TRY(behaviour_of(o, &cut.behaviour, t->name));
     if (json_string_length(regex) > 0) {
         return lt_pretok_add_regex(&t->pretok, json_string_value(regex), json_string_length(regex),
-                                   cut.behaviour, invert, t->name);
+                                   LT_REGEX_ONIGURUMA, cut.behaviour, invert, t->name);
     }
     if (!json_is_string(literal) && !json_is_string(regex)) {
         LT_FAIL(LT_ERR_FORMAT, "%s: a Split without a pattern", t->name);

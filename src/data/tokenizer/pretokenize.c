@@ -395,13 +395,13 @@ static const char *const deepseek_parts[3] = {
     "[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
 };
 
-lt_err lt_pretok_add_regex(lt_pretok *p, const char *regex, size_t n, lt_cut_behaviour behaviour,
-                           bool invert, const char *name) {
+lt_err lt_pretok_add_regex(lt_pretok *p, const char *regex, size_t n, lt_regex_dialect dialect,
+                           lt_cut_behaviour behaviour, bool invert, const char *name) {
     lt_cut cut = {.kind = LT_CUT_REGEX, .behaviour = behaviour, .invert = invert};
     const lt_scan_kind known = lt_scan_by_regex(regex, n);
     /* Scanners cover the text without gaps, so isolated matches (or inverted removed ones) are just
-     * the words. */
-    if (known != LT_SCAN_COUNT &&
+     * the words. Oniguruma reads {1,3}+ and $ of cl100k-tiktoken in another way. */
+    if (known != LT_SCAN_COUNT && (known != LT_SCAN_CL100K_TAIL || dialect == LT_REGEX_RUST) &&
         (behaviour == LT_CUT_ISOLATED || (behaviour == LT_CUT_REMOVED && invert))) {
         return lt_pretok_add(p, (lt_cut){.kind = LT_CUT_SCAN, .scan = lt_scan_function(known)});
     }
@@ -411,7 +411,7 @@ lt_err lt_pretok_add_regex(lt_pretok *p, const char *regex, size_t n, lt_cut_beh
             cut.deepseek = i + 1;
         }
     }
-    LT_TRY(lt_regex_open(&cut.regex, regex, n, name));
+    LT_TRY(lt_regex_open(&cut.regex, regex, n, dialect, name));
     return lt_pretok_add(p, cut);
 }
 

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/tokenizer/regex.h"
 #include "data/tokenizer/scan.h"
 #include "data/tokenizer/unicode.h"
 #include "lateen/base.h"
@@ -85,7 +86,8 @@ void lt_pieces_free(lt_pieces *w);
 /* Takes ownership of cut's text and regex, also on failure. */
 LT_MUST_USE lt_err lt_pretok_add(lt_pretok *p, lt_cut cut);
 LT_MUST_USE lt_err lt_pretok_add_regex(lt_pretok *p, const char *regex, size_t n,
-                                       lt_cut_behaviour behaviour, bool invert, const char *name);
+                                       lt_regex_dialect dialect, lt_cut_behaviour behaviour,
+                                       bool invert, const char *name);
 
 /* Replace well-known chains by one scanner. */
 void lt_pretok_optimise(lt_pretok *p);

@@ -123,23 +123,6 @@ static lt_err set_scan(lt_tokenizer *t, lt_scan_fn scan) {
     return LT_OK;
 }
 
-/* Add a pattern. In tiktoken, $ is the end of the text, not of a line as in Hugging Face's
- * patterns. */
-static lt_err add_regex(lt_tokenizer *t, const char *pattern) {
-    lt_err err = LT_OK;
-    lt_text whole = {0};
-    const size_t n = strlen(pattern);
-    LT_TRY_DONE(lt_scan_by_regex(pattern, n) == LT_SCAN_COUNT ? lt_text_put(&whole, "(?-m)", 5)
-                                                              : LT_OK);
-    LT_TRY_DONE(lt_text_put(&whole, pattern, n));
-    LT_TRY_DONE(
-        lt_pretok_add_regex(&t->pretok, whole.data, whole.n, LT_CUT_ISOLATED, false, t->name));
-    lt_pretok_optimise(&t->pretok);
-done:
-    lt_text_free(&whole);
-    return err;
-}
-
 lt_err lt_tokenizer_set_pattern(lt_tokenizer *t, const char *pattern) {
     const encoding *e;
     if (strcmp(pattern, "cl100k-tiktoken") == 0) {
@@ -156,7 +139,10 @@ lt_err lt_tokenizer_set_pattern(lt_tokenizer *t, const char *pattern) {
                 "deepseek, smollm and any regular expression",
                 t->name, pattern);
     }
-    return add_regex(t, pattern);
+    LT_TRY(lt_pretok_add_regex(&t->pretok, pattern, strlen(pattern), LT_REGEX_RUST, LT_CUT_ISOLATED,
+                               false, t->name));
+    lt_pretok_optimise(&t->pretok);
+    return LT_OK;
 }
 
 static lt_err start_bytes(lt_tokenizer *t, const char *kind) {
@@ -371,7 +357,7 @@ static lt_err tekken_config(lt_tokenizer *t, const json_t *config, int64_t *n_sp
                 t->name, (long long)*n_special, (long long)*n_ids);
     }
     LT_TRY(lt_pretok_add_regex(&t->pretok, json_string_value(pattern), json_string_length(pattern),
-                               LT_CUT_ISOLATED, false, t->name));
+                               LT_REGEX_RUST, LT_CUT_ISOLATED, false, t->name));
     lt_pretok_optimise(&t->pretok);
     return LT_OK;
 }

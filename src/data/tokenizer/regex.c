@@ -7,32 +7,13 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "data/tokenizer/regex_rewrite.h"
 #include "data/tokenizer/unicode.h"
 
 #define MAX_PATTERN 65536
 /* JIT's stack, which grows on demand: long runs that backtrack need it. */
 #define STACK_BYTES (8u << 20)
 #define MATCH_LIMIT 100000000u /* Steps, so that a hostile pattern fails instead of running on. */
-
-/* Members of White_Space, as class items. */
-#define SPACES                                                                                     \
-    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"    \
-    "\\x{205f}\\x{3000}"
-#define NOT_SPACES                                                                                 \
-    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{"     \
-    "1fff}"                                                                                        \
-    "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{"   \
-    "10ffff}"
-
-/* \w as Oniguruma means it: letters, marks, all numbers, connectors; PCRE2 lacks marks. */
-#define WORDS                                                                                      \
-    "\\p{L}\\p{M}\\p{N}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{"             \
-    "1f169}"                                                                                       \
-    "\\x{1f170}-\\x{1f189}"
-
-/* \b and \B, by this definition of words. */
-#define WORD_BORDER    "(?:(?<=[" WORDS "])(?![" WORDS "])|(?<![" WORDS "])(?=[" WORDS "]))"
-#define NO_WORD_BORDER "(?:(?<=[" WORDS "])(?=[" WORDS "])|(?<![" WORDS "])(?![" WORDS "]))"
 
 struct lt_regex {
     pcre2_code *code;
@@ -44,61 +25,8 @@ struct lt_regex_scratch {
     pcre2_match_data *data;
 };
 
-static lt_err put_text(lt_text *out, const char *s) {
-    return lt_text_put(out, s, strlen(s));
-}
-
-/* The pattern with \s and \S spelled out, inside and outside of classes; && in a class is refused
- * (Oniguruma's intersection). */
-static lt_err rewrite(const char *pattern, size_t n, lt_text *out, const char *name) {
-    bool in_class = false;
-    for (size_t i = 0; i < n; i++) {
-        const char c = pattern[i];
-        if (c == '\\' && i + 1 < n) {
-            const char e = pattern[++i];
-            if (e == 's' || e == 'S') {
-                LT_TRY(put_text(out, in_class ? "" : "["));
-                LT_TRY(put_text(out, e == 's' ? SPACES : NOT_SPACES));
-                LT_TRY(put_text(out, in_class ? "" : "]"));
-            } else if (!in_class && (e == 'b' || e == 'B')) {
-                LT_TRY(put_text(out, e == 'b' ? WORD_BORDER : NO_WORD_BORDER));
-            } else if (e == 'w' || (e == 'W' && !in_class)) {
-                LT_TRY(put_text(out, in_class ? "" : e == 'w' ? "[" : "[^"));
-                LT_TRY(put_text(out, WORDS));
-                LT_TRY(put_text(out, in_class ? "" : "]"));
-            } else {
-                LT_TRY(lt_text_put(out, pattern + i - 1, 2));
-            }
-            continue;
-        }
-        if (in_class && c == '&' && i + 1 < n && pattern[i + 1] == '&') {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: pattern with a class intersection (&&)", name);
-        }
-        if (c == '[' && !in_class) {
-            in_class = true;
-            LT_TRY(lt_text_put(out, &c, 1));
-            if (i + 1 < n && pattern[i + 1] == '^') {
-                LT_TRY(lt_text_put(out, "^", 1));
-                i++;
-            }
-            if (i + 1 < n && pattern[i + 1] == ']') {
-                LT_TRY(lt_text_put(out, "\\]", 2));
-                i++;
-            }
-            continue;
-        }
-        if (c == ']' && in_class) {
-            in_class = false;
-        } else if (c == '[' && in_class && !(i + 1 < n && pattern[i + 1] == ':')) {
-            /* It is a literal '[', because nested classes are not supported. */
-            LT_TRY(lt_text_put(out, "\\", 1));
-        }
-        LT_TRY(lt_text_put(out, &c, 1));
-    }
-    return LT_OK;
-}
-
-lt_err lt_regex_open(lt_regex **out, const char *pattern, size_t n, const char *name) {
+lt_err lt_regex_open(lt_regex **out, const char *pattern, size_t n, lt_regex_dialect dialect,
+                     const char *name) {
     lt_err err = LT_OK;
     lt_text text = {0};
     int why = 0;
@@ -112,7 +40,7 @@ lt_err lt_regex_open(lt_regex **out, const char *pattern, size_t n, const char *
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s: pattern of %zu bytes is empty, too long or not UTF-8",
                      name, n);
     }
-    LT_TRY_DONE(rewrite(pattern, n, &text, name));
+    LT_TRY_DONE(lt_regex_rewrite(pattern, n, dialect, name, &text));
     /* Byte tokens may decode to text that is not UTF-8; without this option, compiled patterns read
      * beyond their tables there. */
     r->code = pcre2_compile((PCRE2_SPTR)text.data, text.n,

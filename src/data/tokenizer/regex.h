@@ -1,9 +1,6 @@
 /* regex.h: PCRE2 with JIT, for the patterns that have no hand-written scanner.
  *
- * The dialect is Oniguruma's Ruby one, which Hugging Face uses: ^ and $ also match at line ends, \w
- * includes marks. \s and \S are rewritten to Unicode's White_Space, as in Oniguruma and Rust (PCRE2
- * differs in U+0085 and U+180E). PCRE2 10.42 knows the letters of Unicode 14, so newer characters
- * may be cut differently. */
+ * regex_rewrite.h translates the dialects. */
 #ifndef LT_DATA_REGEX_H
 #define LT_DATA_REGEX_H
 
@@ -13,10 +10,16 @@
 
 #include "lateen/base.h"
 
+typedef enum {
+    LT_REGEX_ONIGURUMA, /* The Ruby syntax of Hugging Face's patterns. */
+    LT_REGEX_RUST       /* The crates fancy-regex and regex, which tiktoken uses. */
+} lt_regex_dialect;
+
 typedef struct lt_regex lt_regex;
 typedef struct lt_regex_scratch lt_regex_scratch; /* One per thread. */
 
-LT_MUST_USE lt_err lt_regex_open(lt_regex **out, const char *pattern, size_t n, const char *name);
+LT_MUST_USE lt_err lt_regex_open(lt_regex **out, const char *pattern, size_t n,
+                                 lt_regex_dialect dialect, const char *name);
 void lt_regex_close(lt_regex *r);
 
 /* Whether it may match an empty string. */
