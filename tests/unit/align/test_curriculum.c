@@ -178,6 +178,13 @@ static void no_question_is_asked_twice(void **state) {
 
 /* What print writes, seek reads, to the last bit; counts of other problems are not restored. */
 static void the_state_is_restored(void **state) {
+    static const struct {
+        int problem, passed, answers;
+        const char *says;
+    } wrong[] = {{N, 1, 2, "problem 10 of 10, 1 of 2 answers"},
+                 {-1, 1, 2, "problem -1 of 10"},
+                 {3, 5, 2, "5 of 2 answers"},
+                 {3, -1, 2, "-1 of 2 answers"}};
     made m;
     lt_curriculum a, b;
     json_t *kept, *bad;
@@ -199,11 +206,13 @@ static void the_state_is_restored(void **state) {
     b.problems_hash++;
     assert_int_equal(lt_curriculum_seek(&b, kept), LT_OK);
     assert_true(lt_curriculum_rate(&b, 0) == 0.5);
-    bad = json_pack("{s:O, s:[[i, i, i]]}", "problems", json_object_get(kept, "problems"), "counts",
-                    N, 1, 2);
-    assert_int_equal(lt_curriculum_seek(&a, bad), LT_ERR_FORMAT);
-    assert_non_null(strstr(lt_error_message(), "problem 10 of 10, 1 of 2 answers"));
-    json_decref(bad);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        bad = json_pack("{s:O, s:[[i, i, i]]}", "problems", json_object_get(kept, "problems"),
+                        "counts", wrong[i].problem, wrong[i].passed, wrong[i].answers);
+        assert_int_equal(lt_curriculum_seek(&a, bad), LT_ERR_FORMAT);
+        assert_non_null(strstr(lt_error_message(), wrong[i].says));
+        json_decref(bad);
+    }
     json_decref(kept);
     lt_curriculum_close(&a);
     lt_curriculum_close(&b);

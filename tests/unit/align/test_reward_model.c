@@ -229,6 +229,41 @@ static void the_worst_step_counts(void **state) {
     json_decref(truth);
 }
 
+/* A head of two layers (tools/make_prm_head_goldens.py), whose separator is a special token: empty
+ * lines divide an answer. */
+static void a_head_of_two_layers(void **state) {
+    char path[LT_PATH_BYTES], file[LT_PATH_BYTES], text[512], *tokens = NULL, *at;
+    lt_reward_model *m = NULL;
+    json_t *truth = NULL, *one;
+    size_t bytes, i;
+    (void)state;
+    make_folder(path, "head", "tests/golden/prm_head/model");
+    must(lt_path_join(file, path, "tokenizer.json"), path);
+    must(lt_file_read(&tokens, &bytes, file, 1 << 22), file);
+    char *named = NULL; /* Qwen's name of the separator. */
+    FILE *to = open_memstream(&named, &bytes);
+    assert_non_null(to);
+    for (const char *from = tokens; from != NULL; from = at != NULL ? at + 8 : NULL) {
+        at = strstr(from, "<|tool|>");
+        fprintf(to, "%.*s%s", at != NULL ? (int)(at - from) : (int)strlen(from), from,
+                at != NULL ? "<extra_0>" : "");
+    }
+    assert_int_equal(fclose(to), 0);
+    must(lt_file_write_atomic(file, named, bytes), file);
+    free(named);
+    free(tokens);
+    must(lt_json_load(&truth, "tests/golden/prm_head/truth.json", 1 << 20), "truth.json");
+    must(lt_reward_model_open(&m, path, device(), LONGEST), path);
+    json_array_foreach(truth, i, one) {
+        join(text, sizeof text, json_object_get(one, "steps"), "\n\n");
+        expect_score(i, judge_steps(m, json_string_value(json_object_get(one, "prompt")), text),
+                     least_step(json_object_get(one, "chat"), false));
+    }
+    assert_int_equal(i, 6);
+    lt_reward_model_close(m);
+    json_decref(truth);
+}
+
 /* ---- Models that are refused ---- */
 
 static void models_that_are_refused(void **state) {
@@ -266,7 +301,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_of_transformers),  cmocka_unit_test(scores_in_a_sum),
         cmocka_unit_test(texts_that_are_too_long), cmocka_unit_test(the_worst_step_counts),
-        cmocka_unit_test(models_that_are_refused),
+        cmocka_unit_test(a_head_of_two_layers),    cmocka_unit_test(models_that_are_refused),
     };
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

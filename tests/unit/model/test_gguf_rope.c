@@ -177,6 +177,7 @@ static void tensors(void **state) {
      * of pair 6 lies between 2,048 and 8,192. */
     static const float llama3[PAIRS] = {1, 1, 1, 1, 1, 1, 4.681483F, 8},
                        other[PAIRS] = {1, 1, 1, 1, 1, 1, 4.73F, 8},
+                       rounded[PAIRS] = {1, 1, 1, 1, 1, 1, 4.68F, 8},
                        fours[PAIRS] = {4, 4, 4, 4, 4, 4, 4, 4},
                        still[PAIRS] = {2, 2, 2, 1e30F, 1e30F, 1e30F, 1e30F, 1e30F},
                        all_still[PAIRS] = {1e30F, 1e30F, 1e30F, 1e30F, 1e30F, 1e30F, 1e30F, 1e30F},
@@ -184,6 +185,7 @@ static void tensors(void **state) {
                        longs[PAIRS] = {1, 1, 2, 2, 3, 3, 4, 5};
     static const example all[] = {
         {.divisors = llama3, .scaling = LT_ROPE_LLAMA3, .factor = 8, .original = 8192},
+        {.divisors = rounded, .scaling = LT_ROPE_LLAMA3, .factor = 8, .original = 8192},
         {.divisors = other, .says = "rope_freqs.weight[6] = 4.73 is not Llama-3 scaling by 8"},
         {.divisors = fours, .scaling = LT_ROPE_LINEAR, .factor = 4},
         {.divisors = still, .scaling = LT_ROPE_PROPORTIONAL, .factor = 2},
@@ -217,12 +219,12 @@ static void tensors(void **state) {
     (void)state;
     check(all, sizeof all / sizeof *all);
     lt_model_spec s = spec_of(LT_FAMILY_LLAMA);
-    lt_gguf *g = write_file(&all[3]);
+    lt_gguf *g = write_file(&all[4]);
     assert_int_equal(lt_gguf_read_rope(&s, g, "llama"), LT_OK);
     assert_int_equal(s.rope_dim, 6); /* Of three pairs. */
     lt_gguf_close(g);
     s = spec_of(LT_FAMILY_LLAMA);
-    g = write_file(&all[5]);
+    g = write_file(&all[6]);
     assert_int_equal(lt_gguf_read_rope(&s, g, "llama"), LT_OK);
     assert_memory_equal(s.rope_short, shorts, sizeof shorts);
     assert_memory_equal(s.rope_long, longs, sizeof longs);

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "model/alloc.h"
 #include "model/files/gguf_save.h"
+#include "model/pass/score_ends.h"
 #include "unit/score_golden.h"
 
 enum { ROOM = 256 };
@@ -186,12 +187,85 @@ static void a_language_model_gets_a_score_head(void **state) {
     }
 }
 
+/* A head of two layers: W ReLU(v) + b, by hand; without a second layer the values are copied. */
+static void the_second_layer_of_a_head(void **state) {
+    float of_head[] = {1, 2, 3, -1, 0, 0.5F, /* W (2, 3) */ 0.5F, -2 /* b */};
+    const lt_model two = {.spec = {.n_scores = 3, .score_ends = 2}, .score_ends = of_head},
+                   one = {.spec = {.n_scores = 3}};
+    const float values[] = {2, -5, 4};
+    float out[3];
+    (void)state;
+    lt_score_ends_of(&two, values, out);
+    assert_true(out[0] == 0.5F + 2 + 12 && out[1] == -2 - 2 + 2);
+    lt_score_ends_of(&one, values, out);
+    assert_memory_equal(out, values, sizeof values);
+}
+
+#define HEAD "tests/golden/prm_head/model"
+
+/* Replace a text of the same length in the header of the weights, and open the model. */
+static lt_err open_renamed(const char *name, const char *instead, float number) {
+    static const char folder[] = "/tmp/lateen-test-score-ends";
+    char config[LT_PATH_BYTES], weights[LT_PATH_BYTES], *data = NULL, *at;
+    lt_safetensors file;
+    lt_model *m = NULL;
+    size_t bytes;
+    lt_err err;
+    must(lt_file_make_dirs(folder), folder);
+    must(lt_path_join(config, folder, "config.json"), folder);
+    must(lt_path_join(weights, folder, "model.safetensors"), folder);
+    must(lt_file_copy(HEAD "/config.json", config, 1 << 20), config);
+    must(lt_file_read(&data, &bytes, HEAD "/model.safetensors", 1 << 22), HEAD);
+    assert_int_equal(strlen(name), strlen(instead));
+    at = memmem(data, bytes, name, strlen(name));
+    assert_non_null(at);
+    memcpy(at, instead, strlen(name));
+    must(lt_safetensors_parse(&file, data, bytes, weights), weights);
+    if (number != 0.0F) { /* The last element of the second layer's bias. */
+        const lt_safetensor *bias = lt_safetensors_find(&file, "score.2.bias");
+        unsigned char *last = (unsigned char *)(uintptr_t)bias->data + bias->bytes;
+        assert_true(bias->dtype == LT_F32 || bias->dtype == LT_BF16);
+        lt_convert(last - lt_dtype_bytes(bias->dtype), bias->dtype, &number, LT_F32, 1);
+    }
+    lt_safetensors_close(&file);
+    must(lt_file_write_atomic(weights, data, bytes), weights);
+    free(data);
+    err = lt_model_open(&m, folder, NULL);
+    lt_model_close(m);
+    must(lt_file_remove_tree(folder), folder);
+    return err;
+}
+
+static void damaged_second_layers(void **state) {
+    static const struct {
+        const char *name, *instead;
+        float number;
+        const char *says; /* NULL: the model is opened. */
+    } rows[] = {
+        {"score.2.bias", "score.2.bias", 0, NULL},
+        {"score.2.bias", "score.2.bias", 1, NULL},
+        {"score.2.bias", "score.2.bias", NAN, "score.2.bias: element 1 is not finite"},
+        {"score.2.bias", "score.2.bias", INFINITY, "score.2.bias: element 1 is not finite"},
+        {"score.2.bias", "score.2.bios", 0, "score.2.bi"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const lt_err err = open_renamed(rows[i].name, rows[i].instead, rows[i].number);
+        if ((err == LT_OK) != (rows[i].says == NULL) ||
+            (err != LT_OK && strstr(lt_error_message(), rows[i].says) == NULL)) {
+            fail_msg("row %zu: %d, %s", i, (int)err, lt_error_message());
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(values_of_a_session),
                                        cmocka_unit_test(reads_the_end),
                                        cmocka_unit_test(gradients_of_a_pair),
                                        cmocka_unit_test(on_the_gpu),
                                        cmocka_unit_test(saved_and_opened),
-                                       cmocka_unit_test(a_language_model_gets_a_score_head)};
+                                       cmocka_unit_test(a_language_model_gets_a_score_head),
+                                       cmocka_unit_test(the_second_layer_of_a_head),
+                                       cmocka_unit_test(damaged_second_layers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
