@@ -303,6 +303,12 @@ static void closed_forms_of_singles(void **state) {
     const float logp = -1, ref = -1.5f;
     double grad = NAN, q = NAN, point = NAN;
     const double refs[4] = {1, 2, 2, 5}, down[2] = {-3, 1};
+    static const struct {
+        double q, normal;
+    } tails[] = {{0.99, 2.3263478740408408},
+                 {0.999, 3.0902323061678132},
+                 {0.9999, 3.7190164854556804},
+                 {0.0001, -3.7190164854556804}};
     lt_align_sample s = {.side = side(&logp, &ref, &grad, 1),
                          .good = true,
                          .point = 0.5,
@@ -318,6 +324,12 @@ static void closed_forms_of_singles(void **state) {
              1e-15);
     close_to("qrpo_normal", single_loss(row_of("qrpo_normal"), &beta, &s), 1, 1e-12);
     close_to("qrpo_log", single_loss(row_of("qrpo_log"), &beta, &s), 0.25, 1e-15);
+    s.n_refs = 10000; /* Quantiles of the normal distribution, from tables. */
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
+        s.quantile = tails[i].q;
+        close_to("qrpo_normal", single_loss(row_of("qrpo_normal"), &beta, &s),
+                 pow(tails[i].normal - 1, 2), 1e-11);
+    }
     s.n_refs = 1; /* Enough for a quantile of 0 or 1; KTO reads none. */
     s.quantile = 1;
     close_to("qrpo_log", single_loss(row_of("qrpo_log"), &beta, &s), pow(log(2) - 0.5, 2), 1e-15);

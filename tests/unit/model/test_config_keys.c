@@ -134,6 +134,7 @@ static void refusals_name_key_and_value(void **state) {
         {"gemma3_text", "rope_parameters", "{\"sliding_attention\": \"default\"}",
          "sliding_attention is not an object"},
         {"phi3", "rope_parameters", "{\"rope_type\": \"llama3\", \"factor\": 2.0}", "llama3"},
+        {"llama", "rope_theta", "\"big\"", "rope_theta"},
         {"llama", "rope_scaling", "{\"rope_type\": \"spiral\"}",
          "RoPE scaling 'spiral' is not supported; these are: default, linear, llama3, yarn, "
          "dynamic, longrope, proportional"},
