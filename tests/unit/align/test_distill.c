@@ -389,6 +389,23 @@ static void teachers_of_other_tokens(void **state) {
     lt_model_close(student);
 }
 
+/* The teacher with a context of 64 tokens. */
+static void make_short_teacher(void) {
+    char folder[LT_PATH_BYTES], path[LT_PATH_BYTES];
+    json_t *config = NULL;
+    run_path(folder, "teacher-64");
+    must(lt_file_make_dirs(folder), folder);
+    must(lt_path_join(path, folder, "model.safetensors"), folder);
+    must(lt_file_copy(TEACHER "/model.safetensors", path, 1 << 22), path);
+    must(lt_json_load(&config, TEACHER "/config.json", 1 << 16), TEACHER);
+    (void)json_object_set_new(config, "max_position_embeddings", json_integer(64));
+    char *text = json_dumps(config, 0);
+    must(lt_path_join(path, folder, "config.json"), folder);
+    must(lt_file_write_atomic(path, text, strlen(text)), path);
+    free(text);
+    json_decref(config);
+}
+
 static void recipes_that_are_refused(void **state) {
 #define LIVE  "distill.teacher=" TEACHER
 #define FILES "distill.logprobs=ROOT/words-1"
@@ -416,8 +433,11 @@ static void recipes_that_are_refused(void **state) {
         {"distill.teacher=tests/golden/model/llama3", "the student one of 320"},
         {"distill.teacher=ROOT/none", "distill.teacher: "},
         {LIVE " data.seq=129", "data.seq"},
+        {"distill.teacher=ROOT/teacher-64",
+         "data.seq = 112 is longer than the 64 positions of distill.teacher"},
     };
     (void)state;
+    make_short_teacher();
     write_logprobs("words-5", 1.0, 100, 5);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char out[32];

@@ -37,6 +37,15 @@ static int64_t next(void *ctx) {
     return a->asked < QUESTIONS ? a->asked++ : -1;
 }
 
+static int longest(int64_t question) {
+    return 1 + (int)(question % 4);
+}
+
+/* More than the engine runs at once: the others wait. */
+static int candidates(int64_t question) {
+    return 1 + (int)(question % 5);
+}
+
 static char *body(void *ctx, int64_t question) {
     asking *a = ctx;
     char *text = NULL;
@@ -44,8 +53,8 @@ static char *body(void *ctx, int64_t question) {
     a->most_in_flight = a->in_flight > a->most_in_flight ? a->in_flight : a->most_in_flight;
     const int n = question == a->bad
                       ? asprintf(&text, "{\"prompt\": \"Hi\", \"max_tokens\": \"many\"}")
-                      : asprintf(&text, "{\"prompt\": \"Hi %lld\", \"max_tokens\": %d}",
-                                 (long long)question, 1 + (int)(question % 4));
+                      : asprintf(&text, "{\"prompt\": \"Hi %lld\", \"max_tokens\": %d, \"n\": %d}",
+                                 (long long)question, longest(question), candidates(question));
     return n < 0 ? NULL : text;
 }
 
@@ -55,7 +64,8 @@ static lt_err take(void *ctx, int64_t question, const json_t *answer) {
     const json_int_t tokens = json_integer_value(json_object_get(usage, "completion_tokens"));
     a->in_flight--;
     a->answers[question]++;
-    assert_in_range(tokens, 1, 1 + question % 4);
+    assert_int_equal(json_array_size(json_object_get(answer, "choices")), candidates(question));
+    assert_in_range(tokens, candidates(question), candidates(question) * longest(question));
     if (question == a->ended) {
         (void)raise(SIGTERM);
     }
