@@ -321,6 +321,10 @@ static lt_err read_class(reader *r, lt_gid *out) {
     bool single;
     uint32_t lo, hi;
     lt_err err = LT_OK;
+    if (!r->o.search && at(r, ']')) { /* A schema's patterns are ECMAScript's. */
+        return refuse(r, "a class that begins with ], which ends it in ECMAScript and is a member "
+                         "in Python (write \\])");
+    }
     while (r->p < r->end && !at(r, ']')) {
         LT_TRY_DONE(class_item(r, &s, &lo, &single, all));
         hi = lo;

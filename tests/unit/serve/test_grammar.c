@@ -261,6 +261,9 @@ static void refusals(void **state) {
         {LT_GRAMMAR_REGEX, "a(?=b)", LT_ERR_UNSUPPORTED, "offset 3"},
         {LT_GRAMMAR_REGEX, "a(b", LT_ERR_FORMAT, "not closed"},
         {LT_GRAMMAR_REGEX, "(a)\\1", LT_ERR_UNSUPPORTED, "back-reference"},
+        /* Python's re accepts "-" for [^]a], ECMAScript "-a]". */
+        {LT_GRAMMAR_REGEX, "[^]a]", LT_ERR_UNSUPPORTED, "a class that begins with ]"},
+        {LT_GRAMMAR_REGEX, "x[]a]", LT_ERR_UNSUPPORTED, "a class that begins with ]"},
         {LT_GRAMMAR_REGEX, "a{,3}", LT_ERR_UNSUPPORTED, "{0,n}"},
         {LT_GRAMMAR_GBNF, "root ::= a", LT_ERR_FORMAT, "'a'"},
         {LT_GRAMMAR_GBNF, "root ::= root \"a\" | \"b\"", LT_ERR_UNSUPPORTED, "left recursion"},
