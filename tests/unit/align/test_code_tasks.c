@@ -192,6 +192,11 @@ static void each_question_has_its_samples(void **state) {
     for (int k = 0; k < 4; k++) {
         assert_true(got[k].passed == passed[k] && got[k].total == total[k]);
     }
+    /* Without a program that runs the sandbox there is no verdict. */
+    lt_unit_tests_options none = options;
+    none.program = "/none/lateen";
+    assert_int_not_equal(lt_code_judge(LT_CODE_MBPP, &none, false, questions, 2, responses, 4, got),
+                         LT_OK);
     json_decref(questions[0]);
     json_decref(questions[1]);
 }

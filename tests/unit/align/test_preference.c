@@ -564,21 +564,30 @@ static lt_err spoiling_adamw(lt_queue *q, const lt_adamw_args *a) {
 /* The first update ruins the weights: the losses of steps 2 and 3 are not finite, their updates
  * are skipped, and the run ends like any other that diverges. */
 static void losses_that_are_not_finite_are_skipped(void **state) {
+    static const char *const rows[][2] = {
+        {"dpo", "pairs.jsonl"}, {"kto", "labels.jsonl"}, {"qrpo", "quantiles.jsonl"}};
     lt_ops ops = *lt_backend_cpu()->ops;
     lt_backend spoiling = *lt_backend_cpu();
-    lt_recipe *r = recipe_of("spoiled", "pairs.jsonl",
-                             "steps=9 batch.size=2 data.seq=32 objective.kind=dpo guard.limit=2");
-    json_t *skips;
     (void)state;
     ops.adamw = spoiling_adamw;
     spoiling.ops = &ops;
     write_file("pairs.jsonl", pairs);
-    assert_int_equal(lt_align_train(r, device_of(&spoiling)), LT_ERR_NUMERIC);
-    says("step 3: 2 updates in a row were skipped");
-    skips = run_lines("spoiled", "skip");
-    assert_int_equal(json_array_size(skips), 1); /* The second one ends the run. */
-    json_decref(skips);
-    free(r);
+    write_file("labels.jsonl", labels);
+    write_file("quantiles.jsonl", quantiles);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char out[32], options[128];
+        (void)snprintf(out, sizeof out, "spoiled-%s", rows[i][0]);
+        (void)snprintf(options, sizeof options,
+                       "steps=9 batch.size=2 data.seq=32 guard.limit=2 objective.kind=%s",
+                       rows[i][0]);
+        lt_recipe *r = recipe_of(out, rows[i][1], options);
+        assert_int_equal(lt_align_train(r, device_of(&spoiling)), LT_ERR_NUMERIC);
+        says("step 3: 2 updates in a row were skipped");
+        json_t *skips = run_lines(out, "skip");
+        assert_int_equal(json_array_size(skips), 1); /* The second one ends the run. */
+        json_decref(skips);
+        free(r);
+    }
 }
 
 static void a_caller_without_objectives_says_so(void **state) {
