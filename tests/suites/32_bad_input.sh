@@ -143,6 +143,7 @@ bad_input() {
     refused 1 "nothing.txt and the other files: nothing to train on: none of 1 documents has text" tokenizer train "$dir/nothing.txt" "$dir/blank.jsonl" --vocab-size 300 --out "$dir/none.json"
     head -c 5000 "$tok" >"$dir/cut.json"
     refused 2 "unknown pattern 'nosuch'; known are" tokenizer train "$tok" --vocab-size 300 --pattern nosuch --out "$dir/none.json"
+    refused 2 "unknown pattern 'cl100k-tiktoken'; known are" tokenizer train "$tok" --vocab-size 300 --pattern cl100k-tiktoken --out "$dir/none.json"
     refused 1 "cut.json: ends at byte 5000" tokenize --tokenizer "$dir/cut.json" --text hi
     printf '\n\303\251\n' >"$dir/x.model" && refused 1 "x.model: " tokenize --tokenizer "$dir/x.model" --text hi
     printf 'IQ== 0\n' >"$dir/x.tiktoken" && refused 1 "x.tiktoken: byte 0x00 has no rank" tokenize --tokenizer "$dir/x.tiktoken" --pattern gpt2 --text hi

@@ -450,7 +450,8 @@ static lt_err set_pattern(const lt_bpe_train_options *o, lt_pretok *pretok, cons
     const char *pattern = o->pattern != NULL ? o->pattern : "gpt2";
     for (int k = 0; k < LT_SCAN_COUNT; k++) {
         if (strcmp(pattern, lt_scan_name((lt_scan_kind)k)) == 0 &&
-            lt_scan_regex((lt_scan_kind)k) != NULL) {
+            lt_scan_regex((lt_scan_kind)k) != NULL &&
+            k != LT_SCAN_CL100K_TAIL) { /* Readers of a tokenizer.json read it in another way. */
             *regex = k == LT_SCAN_GPT2 ? NULL : lt_scan_regex((lt_scan_kind)k);
             pretok->scan = lt_scan_function((lt_scan_kind)k);
             return LT_OK;
