@@ -105,7 +105,8 @@ static void copies_are_whole_and_told(void **state) {
 
 /* Paths of this machine stay as they are, with their weights. */
 static void mixtures_of_local_shards(void **state) {
-    static const char *const texts[] = {"/x/a", "/x/a:0.3,/y/b", "/x/a:1e-2,/y/b:2", "a/b:c,d"};
+    static const char *const texts[] = {"/x/a",    "/x/a:0.3,/y/b", "/x/a:1e-2,/y/b:2",
+                                        "a/b:c,d", "a,b",           "a,b"};
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         char value[LT_OPTION_STR_BYTES];
