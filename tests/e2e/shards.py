@@ -171,9 +171,7 @@ def windows():
     words = ["--data.shuffle_rows", "40"]
     assert run("near-windows", *NEAR, *words) == 0, said("near-windows")
     fresh()
-    begin = time.time()
     status = run("windows", *REMOTE, *words, *cache(3 * LARGEST))
-    took_s = time.time() - begin
     used, names = held()
     tap.check("shuffled within windows, through the room of three shards: the rows of a local run", status == 0 and losses("windows") == losses("near-windows") and used <= 3 * LARGEST,
               said("windows"))
@@ -186,7 +184,7 @@ def windows():
     # shards after it are prefetched: none of these may take the room of another one.
     fresh()
     # Under ThreadSanitizer those of the small model do.
-    slow = ["--data.prefetch", "1", "--steps", "240", *(["--model.layers", "6", "--model.width", "128"] if took_s < 10 else [])]
+    slow = ["--data.prefetch", "1", "--steps", "240", *([] if "/tsan/" in lateen else ["--model.layers", "6", "--model.width", "128"])]
     status = run("windows-slow", *REMOTE, *words, *cache(3 * LARGEST), *slow)
     order = "".join(r.path[-len("0.bin")] for r in gets())
     tap.check("so it was where steps take longer than fetches, and in their order", status == 0 and 3 * N < len(order) <= 3 * N + 3 and "012345012345012345012".startswith(order),

@@ -84,7 +84,9 @@ static lt_err next_line(line_reader *r, const char **line, size_t *n, bool *more
             *more = false;
             return LT_OK;
         }
-        memmove(r->buffer.data, r->buffer.data + r->at, r->buffer.n - r->at);
+        if (r->at > 0) { /* Before the first line there is no buffer yet. */
+            memmove(r->buffer.data, r->buffer.data + r->at, r->buffer.n - r->at);
+        }
         r->buffer.n -= r->at;
         r->at = 0;
         searched = r->buffer.n;
