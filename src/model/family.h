@@ -107,9 +107,20 @@ typedef enum {
     LT_GGUF_WINDOW_KNOWN,  /* The preset's period, which the reader knows. */
 } lt_gguf_window;
 
+/* What llama.cpp does not read in files of an architecture (tools/diff_llama_cpp.py). */
+enum {
+    LT_GGUF_UNREAD_ROPE = 1, /* rope_freqs, rope_factors_*: of Llama-3's scaling and longrope. */
+    LT_GGUF_UNREAD_OUT_BIAS = 2, /* The bias of attention's output. */
+    LT_GGUF_UNREAD_MLP_BIAS = 4,
+    LT_GGUF_UNREAD_OUTPUT = 8, /* An output head of its own. */
+    LT_GGUF_UNREAD_HEAD = 16,  /* Heads whose sizes do not add up to the width. */
+    LT_GGUF_UNREAD_WINDOW = 32
+};
+
 /* The family in llama.cpp. */
 typedef struct {
     const char *architecture; /* NULL: llama.cpp does not have it. */
+    unsigned unread;          /* LT_GGUF_UNREAD_*; it opens no file with any but a window. */
     /* The family that the same name means if there are experts, or a window; 0: none. */
     lt_family with_experts, with_window;
     lt_gguf_window window;
@@ -119,6 +130,7 @@ typedef struct {
     bool normalised;          /* Experts' weights are always divided by their sum. */
     bool scales;              /* Embedding, residual, attention and logit scales. */
     bool needs_output;        /* output.weight is present even if the head is tied. */
+    bool needs_out_bias;      /* The bias of attention's output is present. */
     bool norm2_is_post;       /* The MLP's norm has the name of the norm after attention. */
     int64_t no_rope_every;    /* Every n-th layer does not rotate, which the reader knows. */
     bool final_cap, attn_cap; /* It has these softcaps; the second always. */

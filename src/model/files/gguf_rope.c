@@ -2,7 +2,9 @@
  *
  *     rope.dimension_count                             columns of a head that rotate
  *     rope.scaling.type                                none, linear, yarn, longrope; absent: linear
- *     rope.scaling.factor (old: rope.scale_linear)     s of rope.c; absent or 0: 1
+ *     rope.scaling.factor (old: rope.scale_linear)     s of rope.c; absent or 0: 1. Not written for
+ *                                                      longrope, whose frequencies llama.cpp would
+ *                                                      divide by it once more
  *     rope.scaling.original_context_length             O; absent: the context
  *     rope.scaling.yarn_beta_fast, yarn_beta_slow      absent: 32 and 1
  *     rope.scaling.attn_factor, yarn_log_multiplier    cosines and sines are multiplied by
@@ -48,29 +50,44 @@ static lt_err real(const keys *k, const char *suffix, double *out) {
     return LT_OK;
 }
 
-/* Divisor of Llama-3's scaling for one frequency (transformers, modeling_rope_utils.py:
+/* Share of a frequency that Llama-3's scaling leaves as it is: 1 for short wavelengths, 0 for long
+ * ones, which are divided by the whole factor (transformers, modeling_rope_utils.py:
  * _compute_llama3_parameters). */
-static double llama3_divisor(const lt_model_spec *spec, double inv_freq) {
+static double llama3_kept(const lt_model_spec *spec, double inv_freq) {
     const double wavelength = 6.283185307179586 / inv_freq, original = spec->rope_original_seq;
-    double smooth;
     if (wavelength < original / spec->rope_high_freq) {
         return 1.0;
     }
     if (wavelength > original / spec->rope_low_freq) {
-        return spec->rope_factor;
+        return 0.0;
     }
-    smooth = (original / wavelength - spec->rope_low_freq) /
-             (spec->rope_high_freq - spec->rope_low_freq);
-    return 1.0 / ((1.0 - smooth) / spec->rope_factor + smooth);
+    return (original / wavelength - spec->rope_low_freq) /
+           (spec->rope_high_freq - spec->rope_low_freq);
+}
+
+static double frequency_of(const lt_model_spec *spec, int64_t i) {
+    return pow(spec->rope_theta, -(double)i / (double)lt_rope_columns(spec));
+}
+
+/* The factor that gives the last pair this divisor. The divisor is an F32, so the factor is exact
+ * in 6 digits only. */
+static double llama3_factor(const lt_model_spec *spec, double divisor) {
+    const double kept = llama3_kept(spec, frequency_of(spec, lt_rope_columns(spec) - 1));
+    char digits[32];
+    if (kept == 0.0) {
+        return divisor;
+    }
+    (void)snprintf(digits, sizeof digits, "%.6g", (1.0 - kept) / (1.0 / divisor - kept));
+    return strtod(digits, NULL);
 }
 
 /* Divisor of pair i in rope_freqs.weight. */
 static double divisor_of(const lt_model_spec *spec, int64_t i) {
-    const double n = (double)lt_rope_columns(spec) * 2;
+    const double kept = llama3_kept(spec, frequency_of(spec, i));
     if (spec->rope_scaling == LT_ROPE_PROPORTIONAL) {
         return 2 * i < lt_rope_dim(spec) ? spec->rope_factor : LT_STILL;
     }
-    return llama3_divisor(spec, pow(spec->rope_theta, -2.0 * (double)i / n));
+    return kept == 0.0 ? spec->rope_factor : 1.0 / ((1.0 - kept) / spec->rope_factor + kept);
 }
 
 /* The n F32 numbers of a tensor into out; false: there is none. */
@@ -106,8 +123,8 @@ static bool all_equal(const float *divisors, int64_t n) {
     return i == n && (double)divisors[0] < LT_STILL / 10;
 }
 
-/* Llama 3.1 and 3.2 differ in the factor alone, which is the largest divisor. Files that Lateen
- * writes have the other three parameters if they differ. Any other set of divisors is refused. */
+/* Llama 3.1 and 3.2 differ in the factor alone, which follows from the largest divisor. Files that
+ * Lateen writes have the other three parameters. Any other set of divisors is refused. */
 static lt_err read_divisors(lt_model_spec *spec, const keys *k) {
     const int64_t n = lt_rope_columns(spec);
     float divisors[LT_MAX_ROPE_FACTORS];
@@ -129,13 +146,13 @@ static lt_err read_divisors(lt_model_spec *spec, const keys *k) {
         spec->rope_dim = 2 * moving;
     } else {
         spec->rope_scaling = LT_ROPE_LLAMA3;
-        spec->rope_factor = (double)divisors[n - 1];
         spec->rope_low_freq = 1.0;
         spec->rope_high_freq = 4.0;
         spec->rope_original_seq = 8192; /* This and the next two are ours: see gguf_save.c. */
         LT_TRY(real(k, LT_GGUF_ROPE_ORIGINAL, &spec->rope_original_seq));
         LT_TRY(real(k, LT_GGUF_ROPE_LOW, &spec->rope_low_freq));
         LT_TRY(real(k, LT_GGUF_ROPE_HIGH, &spec->rope_high_freq));
+        spec->rope_factor = llama3_factor(spec, (double)divisors[n - 1]);
     }
     for (int64_t i = 0; i < n; i++) {
         if (!(fabs((double)divisors[i] / divisor_of(spec, i) - 1.0) < 1e-3)) {
@@ -291,6 +308,16 @@ const char *lt_gguf_rope_inexpressible(const lt_model_spec *s) {
     return NULL;
 }
 
+bool lt_gguf_rope_has_other_betas(const lt_model_spec *s) {
+    lt_model_spec usual = *s;
+    double low[2], high[2];
+    usual.rope_beta_fast = 32;
+    usual.rope_beta_slow = 1;
+    lt_rope_yarn_range(s, &low[0], &high[0]);
+    lt_rope_yarn_range(&usual, &low[1], &high[1]);
+    return s->rope_scaling == LT_ROPE_YARN && (low[0] != low[1] || high[0] != high[1]);
+}
+
 static void put_f32(const char *arch, lt_gguf_out *o, const char *suffix, double value) {
     char key[128];
     (void)snprintf(key, sizeof key, "%s.%s", arch, suffix);
@@ -328,6 +355,8 @@ void lt_gguf_put_rope(const lt_model_spec *s, const char *arch, lt_gguf_out *o) 
                  kind == LT_ROPE_LINEAR ? "linear"
                  : kind == LT_ROPE_YARN ? "yarn"
                                         : "longrope");
+    }
+    if (kind == LT_ROPE_LINEAR || kind == LT_ROPE_YARN) {
         put_f32(arch, o, "rope.scaling.factor", s->rope_factor);
     }
     if (kind == LT_ROPE_YARN) {

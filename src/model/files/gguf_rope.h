@@ -17,6 +17,8 @@ LT_MUST_USE lt_err lt_gguf_read_rope(lt_model_spec *spec, const lt_gguf *g, cons
 
 /* What GGUF cannot express of it; NULL: nothing. */
 const char *lt_gguf_rope_inexpressible(const lt_model_spec *spec);
+/* Whether yarn's beta_fast and beta_slow are not 32 and 1, and that has an effect. */
+bool lt_gguf_rope_has_other_betas(const lt_model_spec *spec);
 void lt_gguf_put_rope(const lt_model_spec *spec, const char *arch, lt_gguf_out *o);
 /* The name of its tensor `which`, 0 or 1, whose numbers are written to out (LT_MAX_ROPE_FACTORS);
  * NULL: there is none. */

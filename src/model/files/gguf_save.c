@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "data/tokenizer/gguf_tokenizer.h"
 #include "lateen/generate.h"
@@ -219,6 +220,38 @@ static lt_err check_expressible(const lt_model_spec *s, const char *path) {
     return LT_OK;
 }
 
+/* What llama.cpp misses in such a file, which Lateen reads: it cannot open the file, or computes
+ * other logits. */
+static void tell_unread(const lt_model_spec *s, const char *path) {
+    const lt_gguf_traits *t = &lt_family_get(s->family)->gguf;
+    float factors[LT_MAX_ROPE_FACTORS];
+    const struct {
+        bool is;
+        const char *what;
+    } rows[] = {
+        {(t->unread & LT_GGUF_UNREAD_ROPE) != 0 && lt_gguf_rope_tensor(s, 0, factors) != NULL,
+         "cannot open it: it does not read the tensors of Llama-3's RoPE scaling and of longrope"},
+        {(t->unread & LT_GGUF_UNREAD_OUT_BIAS) != 0 && s->attn_out_bias,
+         "cannot open it: it does not read a bias of attention's output"},
+        {t->needs_out_bias && !s->attn_out_bias,
+         "cannot open it: it needs a bias of attention's output"},
+        {(t->unread & LT_GGUF_UNREAD_MLP_BIAS) != 0 && s->mlp_bias,
+         "cannot open it: it does not read biases of the MLP"},
+        {(t->unread & LT_GGUF_UNREAD_OUTPUT) != 0 && !s->tied,
+         "cannot open it: it does not read an output head of its own"},
+        {(t->unread & LT_GGUF_UNREAD_HEAD) != 0 && s->n_heads * s->head_dim != s->width,
+         "cannot open it: it does not read heads whose sizes do not add up to the width"},
+        {(t->unread & LT_GGUF_UNREAD_WINDOW) != 0 && s->window > 0 && s->window < s->max_seq,
+         "computes other logits for texts longer than the sliding window, which it does not read"},
+        {lt_gguf_rope_has_other_betas(s),
+         "computes other logits: it takes yarn's beta_fast for 32 and beta_slow for 1"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].is) {
+            lt_log_warn("%s: llama.cpp %s (%s)", path, rows[i].what, t->architecture);
+        }
+    }
+}
+
 /* ---- tensors ---- */
 
 typedef struct {
@@ -401,6 +434,7 @@ lt_err lt_model_save_gguf(const lt_model *m, const char *path, const char *token
     LT_TRY_DONE(lt_generation_put_gguf(m, s->o));
     add_all(s, mix);
     LT_TRY_DONE(lt_gguf_out_write(s->o, path));
+    tell_unread(&m->spec, path);
 done:
     lt_gguf_out_close(s->o);
     free(s->parts);

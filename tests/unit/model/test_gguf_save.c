@@ -24,6 +24,7 @@
 #include "model/params.h"
 #include "model/files/safetensors.h"
 #include "model/files/source.h"
+#include "unit/model/small_spec.h"
 #include "unit/model/tiny.h"
 
 #define N_IDS 20
@@ -175,26 +176,6 @@ static void gpt_oss_is_preserved_by_gguf(void **state) {
     lt_gguf_close(g);
     lt_model_close(a);
     lt_model_close(b);
-}
-
-/* A family's preset with small sizes and random weights. */
-static lt_model_spec small(lt_family family) {
-    lt_model_spec s = lt_family_get(family)->preset;
-    s.n_layers = 3;
-    s.width = 32;
-    s.n_heads = 4;
-    s.n_kv_heads = 2;
-    s.head_dim = 8;
-    s.ffn_width = 24;
-    s.vocab_size = 61;
-    s.max_seq = 64;
-    s.init_std = 0.2f;
-    if (family == LT_FAMILY_GEMMA3 || family == LT_FAMILY_GEMMA2) {
-        s.window = 5;
-        s.embed_scale = sqrtf(32.0f);
-        s.attn_scale = 1.0f / sqrtf(8.0f);
-    }
-    return s;
 }
 
 static void same_behind_gguf(const lt_model_spec *spec, const char *name) {
