@@ -318,6 +318,11 @@ bool lt_gguf_rope_has_other_betas(const lt_model_spec *s) {
     return s->rope_scaling == LT_ROPE_YARN && (low[0] != low[1] || high[0] != high[1]);
 }
 
+bool lt_gguf_rope_factor_spreads(const lt_model_spec *s) {
+    return s->rope_scaling == LT_ROPE_YARN && s->rope_theta_local != 0 &&
+           fabs(s->rope_attention_factor / mscale(s->rope_factor, 1) - 1) > 1e-6;
+}
+
 static void put_f32(const char *arch, lt_gguf_out *o, const char *suffix, double value) {
     char key[128];
     (void)snprintf(key, sizeof key, "%s.%s", arch, suffix);

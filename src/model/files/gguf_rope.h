@@ -19,6 +19,9 @@ LT_MUST_USE lt_err lt_gguf_read_rope(lt_model_spec *spec, const lt_gguf *g, cons
 const char *lt_gguf_rope_inexpressible(const lt_model_spec *spec);
 /* Whether yarn's beta_fast and beta_slow are not 32 and 1, and that has an effect. */
 bool lt_gguf_rope_has_other_betas(const lt_model_spec *spec);
+/* Whether the key of yarn's attention factor, which llama.cpp applies to all layers, is written for
+ * a model whose layers with windows have their own rotary embedding. */
+bool lt_gguf_rope_factor_spreads(const lt_model_spec *spec);
 void lt_gguf_put_rope(const lt_model_spec *spec, const char *arch, lt_gguf_out *o);
 /* The name of its tensor `which`, 0 or 1, whose numbers are written to out (LT_MAX_ROPE_FACTORS);
  * NULL: there is none. */

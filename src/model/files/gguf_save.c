@@ -244,7 +244,9 @@ static void tell_unread(const lt_model_spec *s, const char *path) {
         {(t->unread & LT_GGUF_UNREAD_WINDOW) != 0 && s->window > 0 && s->window < s->max_seq,
          "computes other logits for texts longer than the sliding window, which it does not read"},
         {lt_gguf_rope_has_other_betas(s),
-         "computes other logits: it takes yarn's beta_fast for 32 and beta_slow for 1"}};
+         "computes other logits: it takes yarn's beta_fast for 32 and beta_slow for 1"},
+        {lt_gguf_rope_factor_spreads(s),
+         "computes other logits: it applies yarn's attention factor to layers with a window, too"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (rows[i].is) {
             lt_log_warn("%s: llama.cpp %s (%s)", path, rows[i].what, t->architecture);

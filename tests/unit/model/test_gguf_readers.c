@@ -158,6 +158,7 @@ static void what_llama_cpp_does_not_read_is_told(void **state) {
                 {LT_FAMILY_GEMMA2, OTHER_HEAD, "an output head of its own"},
                 {LT_FAMILY_GEMMA3, OWN, NULL},
                 {LT_FAMILY_GEMMA3, LLAMA3, NO_ROPE},
+                {LT_FAMILY_GEMMA3, YARN, "to layers with a window, too"},
                 {LT_FAMILY_GEMMA3, BIAS, NO_BIAS},
                 {LT_FAMILY_GEMMA3, OTHER_HEAD, NULL},
                 {LT_FAMILY_APERTUS, LLAMA3, NULL},
