@@ -41,6 +41,14 @@ def write(name, text, mode=0o600):
     return f"{at}/{name}"
 
 
+def start_sshd(h, k):
+    """Returns when it listens: it writes its PidFile after that, but goes into the background before."""
+    if os.path.exists(f"{at}/pid{k}"):
+        os.unlink(f"{at}/pid{k}")
+    subprocess.run(h.words(k, [SSHD, "-f", f"{at}/sshd{k}", "-E", f"{at}/log{k}"]), check=True, stdin=subprocess.DEVNULL)
+    wait_for(lambda: os.path.exists(f"{at}/pid{k}"))
+
+
 def serve(h):
     """An sshd on each machine; and the configuration of ssh: its own keys, and nothing of this
     user's."""
@@ -52,9 +60,9 @@ def serve(h):
     if not os.path.exists(f"{at}/tests"):
         os.symlink(os.path.abspath("tests"), f"{at}/tests")
     for k in range(h.n):
-        path = write(f"sshd{k}", f'Port 2222\nListenAddress {h.address(k)}\nHostKey "{at}/host"\nPidFile "{at}/pid{k}"\nAuthorizedKeysFile "{at}/allowed"\nStrictModes no\nUsePAM no\n'
-                                 "PermitRootLogin yes\nPasswordAuthentication yes\nKbdInteractiveAuthentication no\n")
-        subprocess.run(h.words(k, [SSHD, "-f", path, "-E", f"{at}/log{k}"]), check=True, stdin=subprocess.DEVNULL)
+        write(f"sshd{k}", f'Port 2222\nListenAddress {h.address(k)}\nHostKey "{at}/host"\nPidFile "{at}/pid{k}"\nAuthorizedKeysFile "{at}/allowed"\nStrictModes no\nUsePAM no\n'
+                          "PermitRootLogin yes\nPasswordAuthentication yes\nKbdInteractiveAuthentication no\n")
+        start_sshd(h, k)
     write("known", "".join(f"[{h.address(k)}]:2222 {open(f'{at}/host.pub').read()}" for k in range(h.n)))
     write("empty", "")
 
@@ -291,7 +299,7 @@ def again(h):
         h.link(k, True)
         shutil.rmtree(h.memory(k), ignore_errors=True)
         if not any("sshd" in word for p in h.processes(k) for word in words_of(p)):
-            subprocess.run(h.words(k, [SSHD, "-f", f"{at}/sshd{k}", "-E", f"{at}/log{k}"]), check=True, stdin=subprocess.DEVNULL)
+            start_sshd(h, k)
 
 
 def keeps(h):

@@ -184,7 +184,7 @@ def windows():
     # shards after it are prefetched: none of these may take the room of another one.
     fresh()
     # Under ThreadSanitizer those of the small model do.
-    slow = ["--data.prefetch", "1", "--steps", "240", *([] if "/tsan/" in lateen else ["--model.layers", "6", "--model.width", "128"])]
+    slow = ["--data.prefetch", "1", "--steps", "240", *([] if "/tsan/" in sys.argv[1] else ["--model.layers", "6", "--model.width", "128"])]
     status = run("windows-slow", *REMOTE, *words, *cache(3 * LARGEST), *slow)
     order = "".join(r.path[-len("0.bin")] for r in gets())
     tap.check("so it was where steps take longer than fetches, and in their order", status == 0 and 3 * N < len(order) <= 3 * N + 3 and "012345012345012345012".startswith(order),
