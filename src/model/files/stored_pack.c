@@ -157,7 +157,7 @@ static lt_err copy_rows(const lt_stored_origin *o, int64_t rows, int64_t cols, l
     if (c.bad >= 0) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s: a block of MXFP4 has a scale of %s%d, and scales up to 2^16 can be kept; "
-                "--dtype bf16 or fp32 widens all weights",
+                "--dtype bf16 or fp32, or for training lora.base = dtype, widens all weights",
                 o->name, c.bad == 255 ? "NaN, byte " : "2^", c.bad == 255 ? 255 : c.bad - 127);
     }
     if (o->type != type) {
