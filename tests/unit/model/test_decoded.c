@@ -65,6 +65,32 @@ static void same_bits(lt_model *m, lt_model *plain, const char *targets, bool do
     free(got[1]);
 }
 
+/* Save `from`, which is closed, and open it twice: with weights of this type, F32 for those of the
+ * file; and with their numbers. The files are removed. */
+static void open_both(lt_model *both[2], lt_model *from, bool as_folder, lt_gguf_mix mix,
+                      lt_dtype type) {
+    char folder[] = "/tmp/lateen-decoded-XXXXXX", path[LT_PATH_BYTES];
+    assert_non_null(mkdtemp(folder));
+    must(lt_path_join(path, folder, as_folder ? "model" : "model.gguf"), path);
+    must(as_folder ? lt_model_save(from, path, LT_BF16, 0)
+                   : lt_model_save_gguf(from, path, "", mix),
+         path);
+    lt_model_close(from);
+    both[0] = open_decoded(path, type);
+    must(lt_model_open(&both[1], path, NULL), path);
+    if (type != LT_F32) {
+        replace_by_blocks(both[1], both[0]);
+    }
+    assert_int_equal(lt_file_remove_tree(folder), LT_OK); /* What is mapped stays. */
+}
+
+static void check_bytes(const lt_model *m, size_t i, double most) {
+    const double each = (double)lt_model_bytes(m) / (double)lt_model_spec_params(&m->spec);
+    if (each > most) {
+        fail_msg("case %zu: %.2f bytes a parameter", i, each);
+    }
+}
+
 /* q and k of a GGUF have their rows in pairs; a folder is mapped as BF16; types are those of the
  * file or others. */
 static void blocks_equal_their_decoded_numbers(void **state) {
@@ -83,33 +109,19 @@ static void blocks_equal_their_decoded_numbers(void **state) {
                  {LT_F32, LT_GGUF_MIX_F32, true, false, 2.1}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char folder[] = "/tmp/lateen-decoded-XXXXXX", path[LT_PATH_BYTES];
-        lt_model *from = tiny_llama(WIDTH, WIDTH, VOCAB, 64, cases[i].tied), *m, *plain = NULL;
-        assert_non_null(mkdtemp(folder));
-        must(lt_path_join(path, folder, cases[i].folder ? "model" : "model.gguf"), path);
-        must(cases[i].folder ? lt_model_save(from, path, LT_BF16, 0)
-                             : lt_model_save_gguf(from, path, "", cases[i].mix),
-             path);
-        lt_model_close(from);
-        m = open_decoded(path, cases[i].type);
-        must(lt_model_open(&plain, path, NULL), path);
-        if (cases[i].type != LT_F32) {
-            replace_by_blocks(plain, m);
-        }
+        lt_model *from = tiny_llama(WIDTH, WIDTH, VOCAB, 64, cases[i].tied), *both[2];
+        open_both(both, from, cases[i].folder, cases[i].mix, cases[i].type);
+        lt_model *const m = both[0];
         const bool nf4 = cases[i].type == LT_NF4 || cases[i].type == LT_NF4_DOUBLE;
         assert_int_equal(nf4, cases[i].type != LT_F32 &&
                                   m->stored[0].ranges[0].w.dtype != cases[i].type);
-        const double each = (double)lt_model_bytes(m) / (double)lt_model_spec_params(&m->spec);
-        if (each > cases[i].most) {
-            fail_msg("case %zu: %.2f bytes a parameter", i, each);
-        }
-        same_bits(m, plain, LT_LORA_ALL, false);
+        check_bytes(m, i, cases[i].most);
+        same_bits(m, both[1], LT_LORA_ALL, false);
         if (i % 2 == 1) {
-            same_bits(m, plain, LT_LORA_ALL, true);
+            same_bits(m, both[1], LT_LORA_ALL, true);
         }
         lt_model_close(m);
-        lt_model_close(plain);
-        assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+        lt_model_close(both[1]);
     }
 }
 
@@ -132,33 +144,19 @@ static void experts_equal_their_decoded_numbers(void **state) {
     static const char *const targets[] = {LT_LORA_ALL, "q_proj,gate_up_proj,down_proj"};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char folder[] = "/tmp/lateen-decoded-XXXXXX", path[LT_PATH_BYTES];
         lt_model *from = tiny_mixture(cases[i].family, WIDTH, WIDTH, VOCAB, cases[i].n_experts, 2),
-                 *m, *plain = NULL;
-        assert_non_null(mkdtemp(folder));
-        must(lt_path_join(path, folder, cases[i].folder ? "model" : "model.gguf"), path);
-        must(cases[i].folder ? lt_model_save(from, path, LT_BF16, 0)
-                             : lt_model_save_gguf(from, path, "", cases[i].mix),
-             path);
-        lt_model_close(from);
-        m = open_decoded(path, cases[i].type);
-        must(lt_model_open(&plain, path, NULL), path);
-        if (cases[i].type != LT_F32) {
-            replace_by_blocks(plain, m);
-        }
+                 *both[2];
+        open_both(both, from, cases[i].folder, cases[i].mix, cases[i].type);
+        lt_model *const m = both[0];
         const lt_stored_weight *up = &m->stored[lt_param_index(&m->table, LT_PARAM_UP, 1)];
         /* Gate and up are copied as one, or stay where they are. */
         assert_int_equal(up->n_ranges, cases[i].type == LT_F32 ? 2 : 1);
         assert_int_equal(up->ranges[0].n_experts, cases[i].n_experts);
         assert_int_equal(up->ranges[0].each != NULL, cases[i].folder && cases[i].type == LT_F32);
-        const double each = (double)lt_model_bytes(m) / (double)lt_model_spec_params(&m->spec);
-        if (each > cases[i].most) {
-            fail_msg("case %zu: %.2f bytes a parameter", i, each);
-        }
-        same_bits(m, plain, targets[i % 2], false);
+        check_bytes(m, i, cases[i].most);
+        same_bits(m, both[1], targets[i % 2], false);
         lt_model_close(m);
-        lt_model_close(plain);
-        assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+        lt_model_close(both[1]);
     }
 }
 
