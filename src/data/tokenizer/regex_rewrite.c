@@ -464,14 +464,8 @@ static lt_err literal(reader *r, uint32_t cp) {
 
 static lt_err word_border(reader *r, bool border) {
     const char *w = find_class(r->rust ? "rust word" : "word")->items;
-    const char *const parts[] = {border ? "(?:(?<=[" : "(?:(?<=[",
-                                 w,
-                                 border ? "])(?![" : "])(?=[",
-                                 w,
-                                 "])|(?<![",
-                                 w,
-                                 border ? "])(?=[" : "])(?![",
-                                 w,
+    const char *const parts[] = {"(?:(?<=[", w, border ? "])(?![" : "])(?=[", w,
+                                 "])|(?<![", w, border ? "])(?=[" : "])(?![", w,
                                  "]))"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         LT_TRY(put(r->out, parts[i]));
@@ -512,11 +506,7 @@ static lt_err escape(reader *r) {
     if (e == 'O') {
         return put(r->out, "(?s:.)");
     }
-    if (e < 0x80 && is_one_of((char)e, "AzZGKRXN")) {
-        const char same[] = {'\\', (char)e, 0};
-        return put(r->out, same);
-    }
-    if (e >= '1' && e <= '9' && !is_digit(r)) {
+    if ((e < 0x80 && is_one_of((char)e, "AzZGKRXN")) || (e >= '1' && e <= '9' && !is_digit(r))) {
         const char same[] = {'\\', (char)e, 0};
         return put(r->out, same);
     }
@@ -532,6 +522,14 @@ static lt_err escape(reader *r) {
 }
 
 /* ---- Groups and quantifiers ---- */
+
+static lt_err enter_group(reader *r, const group *g) {
+    if (r->depth == MAX_GROUPS) {
+        REFUSE(r, "more than %d nested groups", MAX_GROUPS - 1);
+    }
+    r->groups[r->depth++] = *g;
+    return LT_OK;
+}
 
 /* (?imx-imx) and (?imx-imx: after "(?"; isx and m in Rust, where m is about lines. */
 static lt_err options(reader *r, const group *g) {
@@ -561,10 +559,7 @@ static lt_err options(reader *r, const group *g) {
         r->groups[r->depth - 1].closes += !r->rust;
         return put(r->out, r->rust ? ")" : ":");
     }
-    if (r->depth == MAX_GROUPS) {
-        REFUSE(r, "more than %d nested groups", MAX_GROUPS - 1);
-    }
-    r->groups[r->depth++] = *g;
+    LT_TRY(enter_group(r, g));
     return put(r->out, ":");
 }
 
@@ -595,10 +590,7 @@ static lt_err open_group(reader *r) {
     } else if (peek(r, "*")) {
         REFUSE_PLAIN(r, "(*");
     }
-    if (r->depth == MAX_GROUPS) {
-        REFUSE(r, "more than %d nested groups", MAX_GROUPS - 1);
-    }
-    r->groups[r->depth++] = g;
+    LT_TRY(enter_group(r, &g));
     LT_TRY(put(r->out, "("));
     LT_TRY(put(r->out, head));
     return named ? copy_name(r) : LT_OK;

@@ -10,7 +10,8 @@ static int64_t rows_at_once(int64_t elements, int64_t cols) {
     return cols < elements ? elements / cols : 1;
 }
 
-/* The matrices that may be decoded: of experts, all of a layer that are here. */
+/* Whether a parameter may be decoded. One of experts has the matrices of all experts that are
+ * here. */
 static bool is_decoded(const lt_param *p) {
     return lt_stored_weights_is_matrix(p->kind) && p->local_count > 0;
 }

@@ -314,7 +314,8 @@ static void other_data_are_not_resumed_with(void **state) {
 
 /* ---- What is refused ---- */
 
-/* sft's tokenizer, in which `piece` is `instead`; "": no token has its id. */
+/* The tokenizer of tests/golden/sft with the token `piece` renamed to `instead`; "": without that
+ * token, so that no token has its id. */
 static lt_tokenizer *tokenizer_with(const char *piece, const char *instead) {
     char path[LT_PATH_BYTES];
     json_t *t = NULL, *model, *vocab, *merges, *merge, *kept = json_array();
