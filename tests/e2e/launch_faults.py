@@ -104,6 +104,19 @@ def at_start(work):
     check("eight ranks, whatever the cores", "" if done.returncode == 0 and len(losses(work + "/eight")) == 3 else f"status {done.returncode}: {done.stderr[-500:]}")
 
 
+def start_early(ranks, args):
+    """Start a run and return when its ranks are processes."""
+    p = subprocess.Popen(command(ranks, args), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
+    wait_for(lambda: len(ranks_of(p.pid)) == ranks)
+    return p
+
+
+def has_signal(pid, field, number):
+    """Whether a set of signals in /proc/PID/status contains this one."""
+    found = re.search(rf"^{field}:\s*(\w+)", open(f"/proc/{pid}/status").read(), re.M)
+    return bool(int(found.group(1), 16) >> number - 1 & 1)
+
+
 def signals(work):
     """Signals as srun, scancel, a terminal and nohup send them: to every process, twice, or to a
     launcher that should ignore them."""
@@ -113,12 +126,26 @@ def signals(work):
         os.kill(pid, signal.SIGINT)
     text = p.communicate(timeout=60)[0]
     check("a SIGINT that the launcher and each rank get: they save", "" if p.returncode == 75 and checkpoints(work + "/int") else f"status {p.returncode}: {text[-500:]}")
-    p = subprocess.Popen(command(2, {**endless, "out": work + "/early"}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
-    wait_for(lambda: len(ranks_of(p.pid)) == 2)
+    p = start_early(2, {**endless, "out": work + "/early"})
     # The ranks are programs that have just started, without handlers.
     p.send_signal(signal.SIGTERM)
     text = p.communicate(timeout=60)[0]
     check("a launcher that is told to stop before its ranks can save: nothing is lost", "" if p.returncode == 75 else f"status {p.returncode}: {text[-500:]}")
+    for k in range(20):
+        p = start_early(2, {**endless, "out": f"{work}/half-{k}"})
+        pids = ranks_of(p.pid)
+        os.kill(pids[1], signal.SIGSTOP)
+        wait_for(lambda: has_signal(pids[0], "SigCgt", signal.SIGTERM) or p.poll() is not None)
+        if not has_signal(pids[1], "SigCgt", signal.SIGTERM):
+            break
+        p.kill()
+        p.communicate()
+    p.send_signal(signal.SIGTERM)
+    wait_for(lambda: has_signal(pids[1], "ShdPnd", signal.SIGTERM))
+    os.kill(pids[1], signal.SIGCONT)
+    start, text = time.time(), p.communicate(timeout=60)[0]
+    check("a launcher that is told to stop when only one of its ranks has handlers: the signal ends the other, and the first does not wait for it",
+          "" if p.returncode == 75 and "rank 1 was ended by signal 15" in text and time.time() - start < GRACE + 5 else f"status {p.returncode} after {time.time() - start:.1f} s: {text[-500:]}")
     p, pids = begin(2, {**endless, "out": work + "/twice"}, ("--silent", "60"))
     os.kill(pids[1], signal.SIGSTOP)
     p.send_signal(signal.SIGINT)

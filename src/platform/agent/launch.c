@@ -22,20 +22,13 @@
 #include "platform/agent/memory.h"
 #include "platform/agent/nodes.h"
 #include "platform/agent/process.h"
+#include "platform/agent/recovery.h"
 #include "platform/command.h"
 
 #define LOOK_MS      100  /* Interval between checks of the ranks. */
 #define LOOK_FAST_MS 10   /* The same while a recovery is timed. */
 #define SAME_INT_S   1.0  /* Two SIGINTs within this time are one. */
 #define REQUEUE_S    30.0 /* scontrol gives up by itself after MessageTimeout, which is 10 s. */
-
-/* A recovery in progress: when its phases ended, in the order of LT_RECOVERY_MAP. */
-typedef struct {
-    bool runs;
-    lt_recovery_phase next;
-    double fault_s, mark_s; /* Latest time at which the fault can have begun; last phase's end. */
-    int64_t step;           /* The step to reach again; -1: unknown. */
-} recovery;
 
 typedef struct {
     const lt_launch_options *o;
@@ -50,7 +43,7 @@ typedef struct {
     uint64_t epoch;
     lt_controller control;
     lt_events events;
-    recovery recovery;
+    lt_recovery recovery;
     int asked, own_status;  /* The last stop signal; the status of the first rank that failed. */
     double int_s;           /* When the first SIGINT came; 0: none did. */
     bool killed, growing;   /* The ranks were killed; were told to save, since a node is back. */
@@ -268,19 +261,6 @@ static void describe(const launcher *l, int rank, char *out, size_t bytes) {
     }
 }
 
-static void tell_phase(launcher *l, double now_s) {
-    recovery *r = &l->recovery;
-    const double seconds = now_s > r->mark_s ? now_s - r->mark_s : 0.0;
-    char text[160];
-    (void)snprintf(text, sizeof text, lt_recovery_texts[r->next], seconds);
-    lt_log_info("attempt %d: %s", l->control.attempt, text);
-    lt_events_put(&l->events, l->control.attempt,
-                  json_pack("{s:s, s:s, s:f}", "event", "phase", "phase",
-                            lt_recovery_names[r->next], "seconds", seconds));
-    r->mark_s += seconds; /* The phases of a recovery must add up to its time. */
-    r->next++;
-}
-
 /* Write the event of the attempt's fault, with the lines that the rank has written up to now. */
 static void tell_fault(launcher *l) {
     const lt_fault *f = &l->control.fault;
@@ -348,14 +328,9 @@ static void look_at_suspects(launcher *l) {
 
 /* At the first fault of an attempt, start to time its recovery. */
 static void time_recovery(launcher *l, const lt_fault *f, double happened_s, double now_s) {
-    if (!is_told(l)) {
-        return;
+    if (is_told(l)) {
+        lt_recovery_begin(&l->recovery, l->control.attempt, f->step, happened_s, now_s);
     }
-    l->recovery = (recovery){.runs = true,
-                             .fault_s = happened_s,
-                             .mark_s = happened_s,
-                             .step = f->step > l->recovery.step ? f->step : l->recovery.step};
-    tell_phase(l, now_s);
 }
 
 static void on_fault(launcher *l, const lt_fault *f, double happened_s) {
@@ -403,10 +378,34 @@ static void fail(launcher *l, int rank) {
     on_fault(l, &f, p->silent ? fmax(sign_s, l->begun_s) : l->look_s);
 }
 
+/* Whether the stop signal itself has ended a rank, which had no handler. */
+static bool is_ended_by_stop(const launcher *l, int status) {
+    return WIFSIGNALED(status) && l->asked != 0 && WTERMSIG(status) == l->asked;
+}
+
 static bool is_stop(const launcher *l, int status) {
     return (WIFEXITED(status) &&
             (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == LT_RANK_STOPPED)) ||
-           (WIFSIGNALED(status) && l->asked != 0 && WTERMSIG(status) == l->asked);
+           is_ended_by_stop(l, status);
+}
+
+/* When a stop signal comes while ranks start, it ends those that have no handler yet. The others
+ * must not wait for them: they are told, and are killed if they do not end in time. */
+static void look_at_unready(launcher *l) {
+    for (int r = 0; lt_processes_run(&l->ranks) && r < l->ranks.n; r++) {
+        lt_process *p = &l->ranks.all[r];
+        const lt_fault f = {.kind = LT_FAULT_KILLED, .rank = r, .status = p->status, .step = -1};
+        char why[LT_STORE_NOTICE];
+        if (p->runs || p->failed || !is_ended_by_stop(l, p->status)) {
+            continue;
+        }
+        p->failed = true;
+        if (l->control.fault.kind == LT_FAULT_NONE) {
+            describe(l, r, why, sizeof why);
+            lt_comm_store_server_notice(l->store, why);
+        }
+        (void)lt_controller_fault(&l->control, &f, lt_clock_s()); /* No recovery follows. */
+    }
 }
 
 static void reap(launcher *l) {
@@ -496,52 +495,6 @@ static lt_phase slowest(const launcher *l, int64_t *step) {
     return least;
 }
 
-/* When the last rank reached a phase. */
-static double reached_s(const launcher *l, lt_phase phase) {
-    uint64_t at_ns = 0;
-    for (int r = 0; r < l->ranks.n; r++) {
-        const uint64_t ns = lt_board_seen(l->board, r).at_ns[phase];
-        at_ns = ns > at_ns ? ns : at_ns;
-    }
-    return (double)at_ns * 1e-9;
-}
-
-static void tell_recovered(launcher *l, double now_s) {
-    recovery *r = &l->recovery;
-    const int64_t from = lt_board_seen(l->board, 0).loaded_step,
-                  lost = r->step > from && from >= 0 ? r->step - from : 0;
-    lt_log_info("attempt %d has recovered: %.2f s and %lld steps were lost", l->control.attempt,
-                now_s - r->fault_s, (long long)lost);
-    lt_events_put(&l->events, l->control.attempt,
-                  json_pack("{s:s, s:f, s:I, s:I}", "event", "recovered", "seconds",
-                            now_s - r->fault_s, "step", (json_int_t)r->step, "steps_lost",
-                            (json_int_t)lost));
-    *r = (recovery){.step = -1};
-}
-
-/* Record the phases of a recovery that are over, now that all ranks have reached `phase`. */
-static void follow_recovery(launcher *l, lt_phase phase, int64_t step) {
-    static const struct {
-        lt_recovery_phase ends;
-        lt_phase at;
-    } rows[] = {{LT_RECOVERY_RELAUNCH, LT_PHASE_STARTED},
-                {LT_RECOVERY_CONNECT, LT_PHASE_CONNECTED},
-                {LT_RECOVERY_LOAD, LT_PHASE_LOADED}};
-    recovery *r = &l->recovery;
-    if (!r->runs || l->control.fault.kind != LT_FAULT_NONE) {
-        return;
-    }
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (r->next == rows[i].ends && phase >= rows[i].at) {
-            tell_phase(l, reached_s(l, rows[i].at));
-        }
-    }
-    if (r->next == LT_RECOVERY_RECOMPUTE && phase == LT_PHASE_STEPPED && step > r->step) {
-        tell_phase(l, lt_clock_s());
-        tell_recovered(l, r->mark_s);
-    }
-}
-
 static void look_at_progress(launcher *l) {
     uint64_t progress = 0;
     int64_t step;
@@ -560,16 +513,18 @@ static void look_at_progress(launcher *l) {
     if (phase == LT_PHASE_STEPPED && l->control.state == LT_CONTROL_STARTING) {
         (void)lt_controller_event(&l->control, LT_ON_READY, lt_clock_s());
     }
-    follow_recovery(l, phase, step);
+    if (l->control.fault.kind == LT_FAULT_NONE) {
+        lt_recovery_follow(&l->recovery, l->control.attempt, l->board, l->ranks.n, phase, step);
+    }
 }
 
 /* ---- Carrying out ---------------------------------------------------------------------------- */
 
 static int status_of(const launcher *l) {
     const char *verb = l->ranks.argv[0] != NULL ? l->ranks.argv[1] : NULL;
-    if (l->own_status == 0 && verb != NULL && strcmp(verb, "train") == 0 &&
-        lt_processes_ended_by(&l->ranks, l->asked)) {
-        return LT_RANK_STOPPED; /* Training had no handler yet, so it had nothing to save. */
+    if (l->own_status == 0 && lt_processes_ended_by(&l->ranks, l->asked)) {
+        /* Training had no handler yet, so it had nothing to save. */
+        return verb != NULL && strcmp(verb, "train") == 0 ? LT_RANK_STOPPED : 128 + l->asked;
     }
     if (l->control.fault.kind != LT_FAULT_NONE && l->control.fault.kind != LT_FAULT_TOLD) {
         return l->own_status != 0 ? l->own_status : LT_RANK_LOST;
@@ -607,7 +562,7 @@ static void tell_decision(launcher *l, bool again, double wait_s) {
                   json_pack("{s:s, s:b, s:s, s:f}", "event", "decision", "again", again, "why",
                             l->control.why, "wait_s", wait_s));
     if (l->recovery.runs) {
-        tell_phase(l, lt_clock_s());
+        lt_recovery_end_phase(&l->recovery, l->control.attempt, lt_clock_s());
     }
     if (again) {
         lt_log_info("attempt %d begins in %.0f s: %s", l->control.attempt + 1, wait_s,
@@ -671,7 +626,7 @@ static lt_err carry_out(launcher *l, lt_action action) {
     }
     if (action == LT_DO_BEGIN) {
         if (l->recovery.runs) {
-            tell_phase(l, lt_clock_s());
+            lt_recovery_end_phase(&l->recovery, l->control.attempt, lt_clock_s());
         }
         lt_comm_store_server_begin(l->store, ++l->epoch);
         return begin_attempt(l);
@@ -694,6 +649,7 @@ static lt_err look(launcher *l) {
     }
     lt_hosts_look(&l->hosts, l->store, l->board);
     reap(l);
+    look_at_unready(l);
     look_at_hearts(l);
     look_at_leavers(l);
     look_at_progress(l);
@@ -774,7 +730,7 @@ lt_err lt_launch(const lt_launch_options *o, const char *path, char *const *argv
                   .segment = -1,
                   .board_fd = -1,
                   .ranks = {.signals = -1},
-                  .recovery = {.step = -1},
+                  .recovery = {.events = &l.events, .step = -1},
                   .epoch = (uint64_t)o->attempt << 32 | 1};
 
     LT_TRY_DONE(lt_hosts_open(&l.hosts, o->hosts != NULL ? o->hosts : "", o->spares,

@@ -165,7 +165,11 @@ static int play(lt_board *b, const char *how, int rank) {
     if (strcmp(how, "deaf") == 0) {
         (void)signal(SIGINT, SIG_IGN);
     }
-    if (strcmp(how, "deaf") == 0 || strcmp(how, "train") == 0 || strcmp(how, "other") == 0) {
+    if (strcmp(how, "half") == 0 && rank == 0) {
+        (void)signal(SIGTERM, SIG_IGN);
+    }
+    if (strcmp(how, "deaf") == 0 || strcmp(how, "train") == 0 || strcmp(how, "other") == 0 ||
+        strcmp(how, "half") == 0) {
         put_number("ready", rank, (int)getpid());
         (void)sleep(60);
         return 0;
@@ -281,7 +285,7 @@ typedef bool signaller(pid_t launcher, const pid_t ranks[2]);
 /* The status of a launch of two ranks. When they run, another process sends signals; it returns
  * whether it has seen what it expects. */
 static int launch_with(const char *how, signaller *send) {
-    const lt_launch_options o = {.n_ranks = 2, .grace_s = 10.0};
+    const lt_launch_options o = {.n_ranks = 2, .grace_s = 1.0};
     const pid_t launcher = getpid();
     pid_t child, ranks[2];
     int status, sent;
@@ -366,6 +370,15 @@ static void a_stop_before_training(void **state) {
     (void)state;
     assert_int_equal(launch_with("train", terminate), LT_RANK_STOPPED);
     assert_int_equal(launch_with("other", terminate), 128 + SIGTERM);
+}
+
+/* A rank that goes on although the signal has ended another one is killed after the grace period,
+ * and the status is still that of the signal. */
+static void a_stop_that_only_one_rank_heeds(void **state) {
+    const double start_s = lt_clock_s();
+    (void)state;
+    assert_int_equal(launch_with("half", terminate), 128 + SIGTERM);
+    assert_true(lt_clock_s() - start_s < MOST_S);
 }
 
 /* ---- Hardware -------------------------------------------------------------------------------- */
@@ -531,6 +544,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_second_interrupt_kills),
                                        cmocka_unit_test(all_are_suspended_together),
                                        cmocka_unit_test(a_stop_before_training),
+                                       cmocka_unit_test(a_stop_that_only_one_rank_heeds),
                                        cmocka_unit_test(a_job_leaves_its_machine),
                                        cmocka_unit_test(a_silent_rank),
                                        cmocka_unit_test(wrong_bits_of_nobody),
