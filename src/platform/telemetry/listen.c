@@ -154,7 +154,8 @@ void lt_listen_close(lt_listener *l) {
         return;
     }
     if (l->running) {
-        (void)event_base_loopbreak(l->base);
+        /* Not loopbreak, which has no effect on a loop that the thread has not begun yet. */
+        (void)event_base_loopexit(l->base, NULL);
         pthread_join(l->thread, NULL);
     }
     if (l->http != NULL) {
