@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -163,9 +165,80 @@ static void when_prompts_are_shared(void **state) {
     }
 }
 
+/* Rows of the largest micro-batch of at most `batch` rows for which the device has memory, found by
+ * trying each. */
+static int64_t rows_that_fit(const lt_recipe *r, const lt_model_spec *spec, lt_pass_options o,
+                             lt_recompute level, size_t left) {
+    const int64_t batch = o.batch;
+    int64_t rows = 0;
+    o.recompute = level;
+    for (o.batch = 1; o.batch <= batch; o.batch++) {
+        size_t bytes;
+        must(lt_fit_bytes(&bytes, r, spec, LT_BF16, &o, NULL));
+        rows = bytes <= left ? o.batch : rows;
+    }
+    return rows;
+}
+
+/* A device without enough memory is refused with what would fit at each level of recomputation, or
+ * with what one row needs. Exactly enough is enough. */
+static void what_does_not_fit_is_told(void **state) {
+    static const char *const names[] = {"none", "selective", "full"};
+    const lt_train_shape *shape = lt_train_shape_find("gpt2-124m");
+    const double gib = 1073741824.0;
+    static lt_recipe r;
+    size_t need, one_row;
+    (void)state;
+    lt_options_default(&lt_recipe_table, &r);
+    r.dtype = 1;
+    r.batch = 6;
+    r.seq = 1024;
+    assert_non_null(shape);
+    const lt_model_spec spec = lt_train_shape_spec(shape, r.seq);
+    const lt_pass_options o = lt_fit_pass_options(&r, true);
+    lt_pass_options one = o;
+    one.batch = 1;
+    one.recompute = LT_RECOMPUTE_FULL;
+    must(lt_fit_bytes(&need, &r, &spec, LT_BF16, &o, NULL));
+    must(lt_fit_bytes(&one_row, &r, &spec, LT_BF16, &one, NULL));
+    must(lt_fit_check(&r, &spec, LT_BF16, &o, NULL, need));
+    const size_t lefts[] = {need - 1, need - (need - one_row) / 3, need - (need - one_row) / 2,
+                            one_row + (need - one_row) / 8, one_row};
+    for (size_t i = 0; i < sizeof lefts / sizeof *lefts; i++) {
+        char want[512];
+        int n = snprintf(want, sizeof want,
+                         "out of memory: batch.micro = 6 with model.recompute = none needs %.2f "
+                         "GiB of the device "
+                         "and %.2f GiB are left, %.2f GiB too few; what fits:",
+                         (double)need / gib, (double)lefts[i] / gib,
+                         (double)(need - lefts[i]) / gib);
+        const char *before = "";
+        for (int level = LT_RECOMPUTE_NONE; level <= LT_RECOMPUTE_FULL; level++) {
+            const int64_t rows = rows_that_fit(&r, &spec, o, (lt_recompute)level, lefts[i]);
+            if (rows > 0) {
+                n += snprintf(want + n, sizeof want - (size_t)n,
+                              "%s batch.micro = %lld with model.recompute = %s", before,
+                              (long long)rows, names[level]);
+                before = ", or";
+            }
+        }
+        assert_int_equal(lt_fit_check(&r, &spec, LT_BF16, &o, NULL, lefts[i]), LT_ERR_OOM);
+        assert_string_equal(lt_error_message(), want);
+    }
+    char want[256];
+    assert_int_equal(lt_fit_check(&r, &spec, LT_BF16, &o, NULL, one_row - 1), LT_ERR_OOM);
+    (void)snprintf(
+        want, sizeof want,
+        "out of memory: one row of 1024 tokens with model.recompute = full needs %.2f GiB of the "
+        "device, mostly weights, gradients and moments, and %.2f GiB are left: ",
+        (double)one_row / gib, (double)(one_row - 1) / gib);
+    assert_memory_equal(lt_error_message(), want, strlen(want));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(state_is_divided), cmocka_unit_test(memory_for_sums),
-        cmocka_unit_test(when_logits_are_kept), cmocka_unit_test(when_prompts_are_shared)};
+        cmocka_unit_test(when_logits_are_kept), cmocka_unit_test(when_prompts_are_shared),
+        cmocka_unit_test(what_does_not_fit_is_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
