@@ -443,6 +443,9 @@ static lt_err distill_data(void *of, lt_training *t, const json_t *then) {
     char hash[17];
     snprintf(hash, sizeof hash, "%016" PRIx64, d->train.dialogues.hash);
     LT_TRY(note(t, then, "train", "data.train", hash));
+    LT_TRY(d->teacher != NULL
+               ? lt_training_note_model(t, then, "distill.teacher", t->recipe.distill_teacher)
+               : LT_OK);
     return d->train.files.n > 0 ? note(t, then, "logprobs", "distill.logprobs", d->train.files.key)
                                 : LT_OK;
 }

@@ -24,7 +24,7 @@
 #define FILE_LEAST   ((int64_t)64 << 10)
 #define BLOCKS       64
 #define BUFFER_BYTES ((size_t)64 << 10)
-#define HEX_BYTES    17
+#define HEX_BYTES    LT_FINGERPRINT_HEX
 
 /* The files of a shard. */
 enum { BIN, IDX, MASK };
@@ -66,6 +66,12 @@ static lt_err hash_range(XXH3_state_t *h, int fd, int64_t from, int64_t bytes, c
         bytes -= got;
     }
     return LT_OK;
+}
+
+/* The number of bytes that are read of each of n files. */
+static int64_t most_of(size_t n) {
+    const int64_t most = ALL_BYTES / (int64_t)n;
+    return most > FILE_MOST ? FILE_MOST : most < FILE_LEAST ? FILE_LEAST : most / BLOCKS * BLOCKS;
 }
 
 /* Checksum of `sampled` bytes of a file of `size`. */
@@ -200,10 +206,9 @@ lt_err lt_fingerprint_source(json_t **out, const lt_loader *l, int64_t source, b
     lt_err err = LT_OK;
     const int64_t n = (int64_t)lt_loader_n_shards(l, source);
     const int64_t n_sources = lt_loader_n_sources(l);
-    int64_t most = ALL_BYTES / (n * n_sources * (int64_t)N_SUFFIXES);
+    const int64_t most = most_of((size_t)(n * n_sources) * N_SUFFIXES);
     json_t *all = json_array();
 
-    most = most > FILE_MOST ? FILE_MOST : most < FILE_LEAST ? FILE_LEAST : most / BLOCKS * BLOCKS;
     if (all == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "fingerprint of %lld shards", (long long)n);
     }
@@ -215,6 +220,55 @@ lt_err lt_fingerprint_source(json_t **out, const lt_loader *l, int64_t source, b
     }
     *out = all;
     all = NULL;
+done:
+    json_decref(all);
+    return err;
+}
+
+/* ---- Models ---- */
+
+static bool is_of_model(const char *name) {
+    return lt_path_has_suffix(name, ".safetensors") || strcmp(name, "config.json") == 0 ||
+           strcmp(name, "tokenizer.json") == 0;
+}
+
+static lt_err fingerprint_folder(json_t *all, const char *path) {
+    lt_err err = LT_OK;
+    char **names = NULL;
+    size_t n = 0, n_files = 0;
+    LT_TRY(lt_file_list(&names, &n, path));
+    for (size_t i = 0; i < n; i++) {
+        n_files += is_of_model(names[i]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        char file[LT_PATH_BYTES];
+        if (is_of_model(names[i])) {
+            LT_TRY_DONE(lt_path_join(file, path, names[i]));
+            LT_TRY_DONE(fingerprint_file(all, file, most_of(n_files), false));
+        }
+    }
+done:
+    lt_file_list_free(names, n);
+    return err;
+}
+
+lt_err lt_fingerprint_model(char hex[LT_FINGERPRINT_HEX], const char *path) {
+    lt_err err = LT_OK;
+    json_t *all = json_array(), *entry;
+    uint64_t hash = 0;
+    size_t i;
+    LT_TRY_DONE(lt_file_is_dir(path) ? fingerprint_folder(all, path)
+                                     : fingerprint_file(all, path, most_of(1), false));
+    json_array_foreach(all, i, entry) {
+        static const char *const parts[] = {"file", "xxh3"};
+        const json_int_t bytes = json_integer_value(json_object_get(entry, "bytes"));
+        hash = XXH3_64bits_withSeed(&bytes, sizeof bytes, hash);
+        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
+            const char *part = json_string_value(json_object_get(entry, parts[k]));
+            hash = XXH3_64bits_withSeed(part, strlen(part), hash);
+        }
+    }
+    (void)snprintf(hex, LT_FINGERPRINT_HEX, "%016" PRIx64, hash);
 done:
     json_decref(all);
     return err;

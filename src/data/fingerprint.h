@@ -27,4 +27,9 @@ LT_MUST_USE lt_err lt_fingerprint_source(json_t **out, const lt_loader *l, int64
 LT_MUST_USE lt_err lt_fingerprint_compare(const json_t *then, const json_t *now, const lt_loader *l,
                                           int64_t source, const char *option);
 
+#define LT_FINGERPRINT_HEX 17
+/* A checksum of a model: of one file, or of a folder's *.safetensors, config.json and
+ * tokenizer.json. Names, sizes and samples as above count; times do not. */
+LT_MUST_USE lt_err lt_fingerprint_model(char hex[LT_FINGERPRINT_HEX], const char *path);
+
 #endif

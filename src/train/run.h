@@ -326,6 +326,10 @@ LT_MUST_USE lt_err lt_training_compare_base(lt_training *t);
  * names the option, else err with a message that proposes allow_change. */
 bool lt_training_has_changed(const lt_training *t, const char *name);
 LT_MUST_USE lt_err lt_training_allow_or(const lt_training *t, const char *name, lt_err err);
+/* For lt_objective.data: note the model at a path, which the option names and which no checkpoint
+ * holds, for later manifests. STATE unless it is the one of the loaded checkpoint. */
+LT_MUST_USE lt_err lt_training_note_model(lt_training *t, const json_t *then, const char *option,
+                                          const char *path);
 LT_MUST_USE lt_err lt_training_leave_branch(lt_training *t, int64_t step);
 LT_MUST_USE lt_err lt_training_write_recipe(const lt_training *t);
 LT_MUST_USE lt_err lt_training_tell_changes(lt_training *t); /* Into metrics.jsonl. */

@@ -134,6 +134,15 @@ with tempfile.TemporaryDirectory() as work:
     parts = [x for x in lines(f"{work}/mixed/metrics.jsonl") if x["kind"] == "answers"][0]["rewards"] if mixed.returncode == 0 else {}
     check("in a sum, at another temperature", "" if set(parts) == {"model", "ended"} else mixed.stderr[-400:])
 
+    changed = shutil.copytree(judge, f"{work}/judge-changed")
+    rl["rl.reward_model"] = changed
+    judged = train(f"{work}/judged", asked, **rl)
+    weights = bytearray(open(f"{changed}/model.safetensors", "rb").read())
+    weights[-4] ^= 1
+    open(f"{changed}/model.safetensors", "wb").write(weights)
+    check("another reward model at the same path is not resumed with", judged.stderr[-400:] if judged.returncode else
+          said(train(f"{work}/judged", asked, **{**rl, "steps": 20}), f"rl.reward_model: the model at {changed} has changed since the checkpoint"))
+
     # What is refused.
     check("no reward model", said(rewards(asked, f"{work}/no.jsonl", **{"reward-model": None}), "reward 'model' needs a reward model"))
     check("a reward model that no reward reads", said(rewards(asked, f"{work}/no.jsonl", rewards="ended"), "a reward model is given, but no reward 'model'"))

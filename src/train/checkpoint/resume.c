@@ -211,6 +211,23 @@ lt_err lt_training_allow_or(const lt_training *t, const char *name, lt_err err) 
     LT_FAIL(LT_ERR_STATE, "%s; to continue with it, give --allow-change %s", message, name);
 }
 
+lt_err lt_training_note_model(lt_training *t, const json_t *then, const char *option,
+                              const char *path) {
+    const char *was = json_string_value(json_object_get(then, option));
+    char hex[LT_FINGERPRINT_HEX];
+    LT_TRY(lt_fingerprint_model(hex, path));
+    json_object_set_new(t->data, option, json_string(hex));
+    if (was == NULL || strcmp(was, hex) == 0) {
+        return LT_OK;
+    }
+    return lt_training_allow_or(
+        t, option,
+        lt_error_set(LT_ERR_STATE,
+                     "%s: the model at %s has changed since the checkpoint: the checksum of its "
+                     "files was %s, now %s",
+                     option, path, was, hex));
+}
+
 /* The shards of a loader. */
 static lt_err fingerprint_loader(lt_training *t, const json_t *then) {
     lt_err err = LT_OK;

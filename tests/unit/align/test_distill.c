@@ -178,24 +178,11 @@ static void trl_takes_the_same_steps(void **state) {
     json_decref(truth);
 }
 
-/* The teacher with sft's tokenizer. */
-static void make_teacher(void) {
-    static const char *const files[] = {TEACHER "/config.json", TEACHER "/model.safetensors",
-                                        MODEL "/tokenizer.json"};
-    char folder[LT_PATH_BYTES], to[LT_PATH_BYTES];
-    run_path(folder, "teacher");
-    must(lt_file_make_dirs(folder), folder);
-    for (int i = 0; i < 3; i++) {
-        must(lt_path_join(to, folder, strrchr(files[i], '/') + 1), folder);
-        must(lt_file_copy(files[i], to, 1 << 22), files[i]);
-    }
-}
-
 /* All labels of a step on policy belong to answers, of at most distill.tokens tokens. */
 static void answers_of_the_student_are_counted(void **state) {
     json_t *distill;
     (void)state;
-    make_teacher();
+    copy_model_folder("teacher", TEACHER);
     write_file("short.jsonl", "{\"prompt\": \"Hi\", \"completion\": \"Hello\"}\n"
                               "{\"prompt\": \"2+2?\", \"completion\": \"4\"}\n"
                               "{\"prompt\": \"why\", \"completion\": \"so\"}\n");
@@ -310,6 +297,22 @@ static void other_data_are_not_resumed_with(void **state) {
     write_logprobs("own", 1.0, 9, TOP_K); /* In parts of another size. */
     assert_int_equal(learn("own-run", "distill.logprobs=ROOT/own steps=4"), LT_ERR_STATE);
     says("distill.logprobs: the data have changed since the checkpoint");
+}
+
+static void another_teacher_is_not_resumed_with(void **state) {
+#define CHANGES "distill.teacher=ROOT/changes "
+    (void)state;
+    copy_model_folder("changes", TEACHER);
+    must(learn("taught", CHANGES "steps=2"), "taught");
+    change_model_folder("changes");
+    assert_int_equal(learn("taught", CHANGES "steps=3"), LT_ERR_STATE);
+    says("distill.teacher: the model at");
+    says("has changed since the checkpoint");
+    must(learn("taught", CHANGES "steps=3 allow_change=distill.teacher"), "allowed");
+    change_model_folder("changes"); /* Back, but the newest checkpoint is of the other. */
+    assert_int_equal(learn("taught", CHANGES "steps=4"), LT_ERR_STATE);
+    change_model_folder("changes");
+    must(learn("taught", CHANGES "steps=4"), "the same teacher, with another date");
 }
 
 /* ---- What is refused ---- */
@@ -457,6 +460,7 @@ int main(void) {
         cmocka_unit_test(held_out_conversations),
         cmocka_unit_test(a_resumed_run_takes_the_same_steps),
         cmocka_unit_test(other_data_are_not_resumed_with),
+        cmocka_unit_test(another_teacher_is_not_resumed_with),
         cmocka_unit_test(teachers_of_other_tokens),
         cmocka_unit_test(recipes_that_are_refused),
     };

@@ -296,6 +296,36 @@ static void a_resumed_run_equals_the_uninterrupted_one(void **state) {
     }
 }
 
+/* Train the copy of the model. */
+static lt_err train_copy(const char *out, const char *options) {
+    char all[1024], path[LT_PATH_BYTES];
+    lt_recipe *r;
+    lt_err err;
+    (void)snprintf(all, sizeof all, "%s%s", ENGINE_RUN, options);
+    r = recipe_of(out, "questions.jsonl", all);
+    run_path(path, "copy");
+    run_set(r, "model.init", path);
+    err = lt_align_train(r, device_of(lt_backend_cpu()));
+    free(r);
+    return err;
+}
+
+/* The reference is read from model.init again when a run resumes. Without a reference nothing is
+ * read from there, since the weights are those of the checkpoint. */
+static void another_reference_is_not_resumed_with(void **state) {
+    (void)state;
+    copy_model_folder("copy", MODEL);
+    must(train_copy("alone", "steps=2"), "alone");
+    must(train_copy("beside", "rl.kl=0.1 steps=2"), "beside");
+    change_model_folder("copy");
+    must(train_copy("alone", "steps=3"), "alone");
+    assert_int_equal(train_copy("beside", "rl.kl=0.1 steps=3"), LT_ERR_STATE);
+    says("model.init: the model at");
+    says("has changed since the checkpoint");
+    change_model_folder("copy");
+    must(train_copy("beside", "rl.kl=0.1 steps=3"), "the same reference again");
+}
+
 /* A resumed run with a curriculum asks what the uninterrupted one asks, because pass rates are in
  * the checkpoint. Both parts of the curriculum have an effect: levels open one after the other,
  * and a run without weights by pass rates is different. */
@@ -567,6 +597,7 @@ int main(void) {
         cmocka_unit_test(rewards_rise),
         cmocka_unit_test(exact_runs_have_no_mismatch),
         cmocka_unit_test(a_resumed_run_equals_the_uninterrupted_one),
+        cmocka_unit_test(another_reference_is_not_resumed_with),
         cmocka_unit_test(curricula_resume),
         cmocka_unit_test(every_method_trains),
         cmocka_unit_test(drawing_ahead_equals_drawing_serially_with_the_same_lag),
