@@ -44,7 +44,8 @@ typedef struct {
     lt_controller control;
     lt_events events;
     lt_recovery recovery;
-    int asked, own_status;  /* The last stop signal; the status of the first rank that failed. */
+    sigset_t stops;         /* The stop signals that came. */
+    int asked, own_status;  /* The last of them; the status of the first rank that failed. */
     double int_s;           /* When the first SIGINT came; 0: none did. */
     bool killed, growing;   /* The ranks were killed; were told to save, since a node is back. */
     double begun_s, look_s; /* When the attempt began; when its ranks were last checked. */
@@ -378,9 +379,9 @@ static void fail(launcher *l, int rank) {
     on_fault(l, &f, p->silent ? fmax(sign_s, l->begun_s) : l->look_s);
 }
 
-/* Whether the stop signal itself has ended a rank, which had no handler. */
+/* Whether a stop signal itself has ended a rank, which had no handler. */
 static bool is_ended_by_stop(const launcher *l, int status) {
-    return WIFSIGNALED(status) && l->asked != 0 && WTERMSIG(status) == l->asked;
+    return WIFSIGNALED(status) && sigismember(&l->stops, WTERMSIG(status)) == 1;
 }
 
 static bool is_stop(const launcher *l, int status) {
@@ -478,6 +479,7 @@ static void heed_signals(launcher *l) {
         } else if (number != SIGCHLD && number != SIGCONT) {
             l->int_s = number == SIGINT && l->int_s == 0.0 ? lt_clock_s() : l->int_s;
             l->asked = number;
+            (void)sigaddset(&l->stops, number);
             lt_processes_signal(&l->ranks, number);
         }
     }
@@ -522,9 +524,10 @@ static void look_at_progress(launcher *l) {
 
 static int status_of(const launcher *l) {
     const char *verb = l->ranks.argv[0] != NULL ? l->ranks.argv[1] : NULL;
-    if (l->own_status == 0 && lt_processes_ended_by(&l->ranks, l->asked)) {
+    const int ended_by = lt_processes_ended_by(&l->ranks, &l->stops);
+    if (l->own_status == 0 && ended_by != 0) {
         /* Training had no handler yet, so it had nothing to save. */
-        return verb != NULL && strcmp(verb, "train") == 0 ? LT_RANK_STOPPED : 128 + l->asked;
+        return verb != NULL && strcmp(verb, "train") == 0 ? LT_RANK_STOPPED : 128 + ended_by;
     }
     if (l->control.fault.kind != LT_FAULT_NONE && l->control.fault.kind != LT_FAULT_TOLD) {
         return l->own_status != 0 ? l->own_status : LT_RANK_LOST;
@@ -670,6 +673,7 @@ static lt_err open_launcher(launcher *l, const char *path, char *const *argv) {
     struct sigaction hup;
     sigset_t set;
     (void)sigemptyset(&l->none);
+    (void)sigemptyset(&l->stops);
     (void)sigemptyset(&set);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         (void)sigaddset(&set, numbers[i]);

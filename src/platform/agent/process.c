@@ -242,13 +242,14 @@ void lt_processes_signal(const lt_processes *p, int number) {
     }
 }
 
-bool lt_processes_ended_by(const lt_processes *p, int number) {
+int lt_processes_ended_by(const lt_processes *p, const sigset_t *set) {
     for (int r = 0; r < p->n; r++) {
-        if (WIFSIGNALED(p->all[r].status) && WTERMSIG(p->all[r].status) == number) {
-            return true;
+        const int s = p->all[r].status;
+        if (WIFSIGNALED(s) && sigismember(set, WTERMSIG(s)) == 1) {
+            return WTERMSIG(s);
         }
     }
-    return false;
+    return 0;
 }
 
 int lt_processes_status(const lt_processes *p) {

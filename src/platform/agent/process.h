@@ -72,8 +72,8 @@ void lt_processes_signal(const lt_processes *p, int number);
 /* Wait at most ms for output or a signal, and pass on output. False: no pipe is open any more. */
 bool lt_processes_wait(lt_processes *p, int ms);
 bool lt_processes_run(const lt_processes *p); /* Whether any runs. */
-/* Whether this signal has ended one of them. */
-bool lt_processes_ended_by(const lt_processes *p, int number);
+/* The signal of this set that has ended one of them; 0: none. */
+int lt_processes_ended_by(const lt_processes *p, const sigset_t *set);
 /* The status of those that have ended: 128 + N if signal N ended one, else the last one that is not
  * 0. */
 int lt_processes_status(const lt_processes *p);

@@ -372,6 +372,20 @@ static void a_stop_before_training(void **state) {
     assert_int_equal(launch_with("other", terminate), 128 + SIGTERM);
 }
 
+/* The launcher reads both signals together, and the ranks get SIGINT first. */
+static bool interrupt_and_terminate(pid_t launcher, const pid_t ranks[2]) {
+    (void)ranks;
+    return kill(launcher, SIGSTOP) == 0 && becomes(launcher, true) && kill(launcher, SIGINT) == 0 &&
+           kill(launcher, SIGTERM) == 0 && kill(launcher, SIGCONT) == 0;
+}
+
+/* A rank that has no handler is ended by the first of several stop signals; that is no fault. */
+static void several_stops_before_training(void **state) {
+    (void)state;
+    assert_int_equal(launch_with("train", interrupt_and_terminate), LT_RANK_STOPPED);
+    assert_int_equal(launch_with("other", interrupt_and_terminate), 128 + SIGINT);
+}
+
 /* A rank that goes on although the signal has ended another one is killed after the grace period,
  * and the status is still that of the signal. */
 static void a_stop_that_only_one_rank_heeds(void **state) {
@@ -544,6 +558,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_second_interrupt_kills),
                                        cmocka_unit_test(all_are_suspended_together),
                                        cmocka_unit_test(a_stop_before_training),
+                                       cmocka_unit_test(several_stops_before_training),
                                        cmocka_unit_test(a_stop_that_only_one_rank_heeds),
                                        cmocka_unit_test(a_job_leaves_its_machine),
                                        cmocka_unit_test(a_silent_rank),
