@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -106,11 +107,11 @@ done:
     return err;
 }
 
-static bool is_record(const char *name) {
+/* Whether `name` is that of a rank's record, followed by `end`. */
+static bool is_of_rank(const char *name, const char *end) {
     int rank, length = 0;
-    return strcmp(name, LT_RECORDS_DEVICE) == 0 ||
-           (sscanf(name, "rank-%d.jsonl%n", &rank, &length) == 1 && name[length] == '\0' &&
-            length > 0);
+    return sscanf(name, "rank-%d.jsonl%n", &rank, &length) == 1 && length > 0 &&
+           strcmp(name + length, end) == 0;
 }
 
 lt_err lt_records_put_aside(const char *dir) {
@@ -125,7 +126,11 @@ lt_err lt_records_put_aside(const char *dir) {
     LT_TRY(lt_path_join(aside, dir, LT_RECORDS_BEFORE));
     LT_TRY(lt_file_list(&names, &n, dir));
     for (size_t i = 0; i < n; i++) {
-        if (!is_record(names[i])) {
+        LT_TRY_DONE(lt_path_join(from, dir, names[i]));
+        if (is_of_rank(names[i], ".tmp")) { /* Its rank was killed meanwhile. */
+            (void)unlink(from);
+        }
+        if (strcmp(names[i], LT_RECORDS_DEVICE) != 0 && !is_of_rank(names[i], "")) {
             continue;
         }
         if (!fresh) {
@@ -133,7 +138,6 @@ lt_err lt_records_put_aside(const char *dir) {
             LT_TRY_DONE(lt_file_make_dirs(aside));
             fresh = true;
         }
-        LT_TRY_DONE(lt_path_join(from, dir, names[i]));
         LT_TRY_DONE(lt_path_join(to, aside, names[i]));
         if (rename(from, to) != 0) {
             LT_FAIL_DONE(LT_ERR_IO, "move %s to %s: %s", from, to, strerror(errno));

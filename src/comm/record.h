@@ -64,7 +64,8 @@ LT_MUST_USE lt_err lt_records_write(const lt_records *r, const char *dir, uint64
 #define LT_RECORDS_DEVICE "device"         /* Subfolder of DIR: records of calls on GPUs. */
 #define LT_RECORDS_BEFORE "records-before" /* Subfolder of DIR: the records of an earlier start. */
 /* Move the records in `dir`, and those of its devices, to dir/records-before, replacing what is
- * there. A start thus begins without records, and blame never compares those of two starts. */
+ * there, and remove incomplete ones. A start thus begins without records, and blame never compares
+ * those of two starts. */
 LT_MUST_USE lt_err lt_records_put_aside(const char *dir);
 
 #endif
