@@ -476,15 +476,68 @@ static void pairs_at_the_limits(void **state) {
     lt_scorer_close(&cut);
 }
 
+/* Log-probabilities of labels, from logits that transformers computed for the whole row (24
+ * tokens). Phi-3's rotation changes after 16 positions, so a longer text runs in one call. */
+static void tokens_from_any_one_on(void **state) {
+    static const struct {
+        const char *name;
+        int64_t first[3];
+    } cases[] = {{"llama3", {1, 20, 7}}, {"phi3", {20, 1, 23}}, {"qwen2", {23, 22, 1}}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        golden g;
+        golden_open(&g, cases[i].name, lt_backend_cpu(), LT_F32);
+        const int64_t n = g.batch.seq, vocab = lt_model_get_spec(g.model)->vocab_size;
+        const lt_eval_options o = {.model = g.model};
+        lt_scorer s = {.options = &o,
+                       .seq = n - 1,
+                       .cached = calloc((size_t)n, sizeof *s.cached),
+                       .loss = calloc((size_t)n, sizeof *s.loss),
+                       .best = calloc((size_t)n, sizeof *s.best)};
+        must(lt_session_open(&s.session, g.model, 1, s.seq), "session");
+        for (int row = 0; row < 2; row++) { /* The second row does not begin as the first one. */
+            const int32_t *ids = g.batch.tokens + row * n;
+            const float *logits = (const float *)golden_data(&g, "logits") + row * n * vocab;
+            for (int k = 0; k < 3; k++) {
+                const int64_t first = cases[i].first[k];
+                double want = 0.0;
+                bool greedy = true;
+                lt_score got;
+                for (int64_t t = first; t < n; t++) {
+                    const float *z = logits + (t - 1) * vocab;
+                    double sum = 0.0;
+                    int64_t best = 0;
+                    for (int64_t v = 0; v < vocab; v++) {
+                        sum += exp((double)z[v]);
+                        best = z[v] > z[best] ? v : best;
+                    }
+                    want += (double)z[ids[t]] - log(sum);
+                    greedy = greedy && best == ids[t];
+                }
+                must(lt_score_tokens(&s, ids, n, first, &got), cases[i].name);
+                assert_near(got.log_prob, want, NEAR, cases[i].name);
+                assert_int_equal(got.greedy, greedy);
+                assert_int_equal(got.n_tokens, n - first);
+            }
+        }
+        lt_score none;
+        must(lt_score_tokens(&s, g.batch.tokens, n, n, &none), "none");
+        assert_true(none.log_prob == 0.0 && none.greedy && none.n_tokens == 0);
+        lt_scorer_close(&s);
+        golden_close(&g);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tasks_of_lines),   cmocka_unit_test(mmlu),
-        cmocka_unit_test(mmlu_in_a_tar),    cmocka_unit_test(answers_of_mmlu),
-        cmocka_unit_test(records_of_mmlu),  cmocka_unit_test(broken_records_of_mmlu),
-        cmocka_unit_test(examples_of_mmlu), cmocka_unit_test(a_text),
-        cmocka_unit_test(broken_questions), cmocka_unit_test(broken_lines_are_named),
-        cmocka_unit_test(many_questions),   cmocka_unit_test(pairs_at_the_limits),
-        cmocka_unit_test(several_texts),    cmocka_unit_test(long_questions_are_reported),
+        cmocka_unit_test(tasks_of_lines),         cmocka_unit_test(mmlu),
+        cmocka_unit_test(mmlu_in_a_tar),          cmocka_unit_test(answers_of_mmlu),
+        cmocka_unit_test(records_of_mmlu),        cmocka_unit_test(broken_records_of_mmlu),
+        cmocka_unit_test(examples_of_mmlu),       cmocka_unit_test(a_text),
+        cmocka_unit_test(broken_questions),       cmocka_unit_test(broken_lines_are_named),
+        cmocka_unit_test(many_questions),         cmocka_unit_test(pairs_at_the_limits),
+        cmocka_unit_test(several_texts),          cmocka_unit_test(long_questions_are_reported),
+        cmocka_unit_test(tokens_from_any_one_on),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -165,6 +165,32 @@ static void when_prompts_are_shared(void **state) {
     }
 }
 
+/* Parameters as published: of llm.c's GPT-2 with a padded vocabulary, of Llama 3.2 1B and Llama 3
+ * 8B; the others by the sums of their shapes. */
+static void shapes_have_their_sizes(void **state) {
+    static const struct {
+        const char *name;
+        int64_t params, active, positions;
+    } cases[] = {{"gpt2-124m", 124475904, 0, 1024},
+                 {"llama-1b", 1235814400, 0, 4096},
+                 {"llama-8b", 8030261248, 0, 4096},
+                 {"moe-8x125m", 0, 2, 2048}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const lt_train_shape *shape = lt_train_shape_find(cases[i].name);
+        assert_non_null(shape);
+        assert_string_equal(shape->name, cases[i].name);
+        const lt_model_spec spec = lt_train_shape_spec(shape, cases[i].positions);
+        assert_true(cases[i].params == 0 || lt_model_spec_params(&spec) == cases[i].params);
+        assert_int_equal(spec.top_k, cases[i].active);
+        assert_int_equal(spec.n_experts, shape->experts);
+        assert_int_equal(spec.max_seq, cases[i].positions);
+        assert_int_equal(lt_train_shape_spec(shape, 16).max_seq, 1024);
+    }
+    assert_null(lt_train_shape_find("gpt2"));
+    assert_null(lt_train_shape_find("llama-8b-instruct"));
+}
+
 /* Rows of the largest micro-batch of at most `batch` rows for which the device has memory, found by
  * trying each. */
 static int64_t rows_that_fit(const lt_recipe *r, const lt_model_spec *spec, lt_pass_options o,
@@ -237,8 +263,8 @@ static void what_does_not_fit_is_told(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(state_is_divided), cmocka_unit_test(memory_for_sums),
-        cmocka_unit_test(when_logits_are_kept), cmocka_unit_test(when_prompts_are_shared),
-        cmocka_unit_test(what_does_not_fit_is_told)};
+        cmocka_unit_test(shapes_have_their_sizes), cmocka_unit_test(state_is_divided),
+        cmocka_unit_test(memory_for_sums),         cmocka_unit_test(when_logits_are_kept),
+        cmocka_unit_test(when_prompts_are_shared), cmocka_unit_test(what_does_not_fit_is_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
