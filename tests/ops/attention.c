@@ -1,5 +1,5 @@
 /* attention.c: cases of attention_fwd and attention_bwd. T queries, S keys (0: T), H query and G
- * key heads (0: H). scale 0: 1 / sqrt(D). kv_len: S, then S / 2, 1 and 0 keys by sequence, so that
+ * key heads (0: H). scale 0: 1 / sqrt(D). y_f16: keys and values in F16. kv_len: S, then S / 2, 1 and 0 keys by sequence, so that
  * queries before the first key see nothing. doc_start: documents of random lengths. */
 #include <math.h>
 
@@ -73,7 +73,13 @@ static const lt_case cases[] = {
      .doc_start = true},
     {"smollm2 decode", LT_CASE_BENCH, .B = 1, .T = 1, .S = 1024, .H = 9, .G = 3, .D = 64,
      .causal = true},
+    /* Forward only. */
+    {"F16 cache", LT_CASE_CHECK, 1 << LT_F32, .B = 2, .T = 40, .S = 90, .H = 6, .G = 2, .D = 24,
+     .causal = true, .window = 60, .kv_len = true, .y_f16 = true},
+    {"F16 cache, decode", LT_CASE_CHECK, 1 << LT_F32, .B = 3, .T = 1, .S = 200, .H = 4, .G = 2,
+     .D = 40, .causal = true, .kv_len = true, .y_f16 = true},
 };
+enum { N_FORWARD = 2 };
 
 static void fill_kv_len(double *values, const lt_case_tensor *t, lt_rng *r) {
     const int64_t n_keys = t->c->S > 0 ? t->c->S : t->c->T;
@@ -111,8 +117,8 @@ static void inputs(lt_setup *s, lt_attention_args *a, declare *in) {
     a->softcap = c->softcap;
     a->scale = c->scale != 0.0f ? c->scale : 1.0f / sqrtf((float)c->D);
     in(s, "q", &a->q, s->act, LT_SHAPE(c->B, c->T, c->H, c->D));
-    in(s, "k", &a->k, s->act, LT_SHAPE(c->B, n_keys, g, c->D));
-    in(s, "v", &a->v, s->act, LT_SHAPE(c->B, n_keys, g, c->D));
+    in(s, "k", &a->k, c->y_f16 ? LT_F16 : s->act, LT_SHAPE(c->B, n_keys, g, c->D));
+    in(s, "v", &a->v, c->y_f16 ? LT_F16 : s->act, LT_SHAPE(c->B, n_keys, g, c->D));
     if (c->kv_len) {
         in(s, "kv_len", &a->kv_len, LT_I32, LT_SHAPE(c->B))->fill = fill_kv_len;
     }
@@ -176,7 +182,9 @@ const lt_op_cases lt_cases_attention_fwd = {.op = LT_OP_attention_fwd,
                                             .why = ATTENTION_WHY};
 const lt_op_cases lt_cases_attention_bwd = {.op = LT_OP_attention_bwd,
                                             .forward = LT_OP_attention_fwd,
-                                            LT_CASES(cases),
+                                            .cases = cases,
+                                            .n_cases = (int)(sizeof cases / sizeof *cases) -
+                                                       N_FORWARD,
                                             .build = bwd_build,
                                             .f32 = {0x1p-17, 0x1p-17},
                                             .bf16 = {0x1p-7, 0x1p-7},
@@ -190,15 +198,27 @@ static const lt_case merge_cases[] = {
     {"the first, with sinks", LT_CASE_CHECK, .B = 1, .T = 3, .H = 4, .D = 16, .sinks = true,
      .inverse = true},
     {"rows without keys", LT_CASE_CHECK, .B = 2, .T = 9, .H = 2, .D = 24, .extreme = true},
+    {"rows without keys, the first", LT_CASE_CHECK, .B = 2, .T = 9, .H = 2, .D = 24,
+     .extreme = true, .inverse = true},
+    {"rows without keys, with sinks", LT_CASE_CHECK, .B = 2, .T = 9, .H = 2, .D = 24,
+     .extreme = true, .sinks = true},
     {"a ring's step", LT_CASE_BENCH, .B = 1, .T = 2048, .H = 16, .D = 128},
 };
 
-/* Every third row has seen no key. */
-static void fill_lse(double *values, const lt_case_tensor *t, lt_rng *r) {
+/* Every n-th row has seen no key. */
+static void fill_unseen(double *values, const lt_case_tensor *t, lt_rng *r, int64_t n) {
     lt_fill_normal(values, t, r);
-    for (int64_t i = 0; t->c->extreme && i < t->count; i += 3) {
+    for (int64_t i = 0; t->c->extreme && i < t->count; i += n) {
         values[i] = -INFINITY;
     }
+}
+
+static void fill_lse(double *values, const lt_case_tensor *t, lt_rng *r) {
+    fill_unseen(values, t, r, 2);
+}
+
+static void fill_part_lse(double *values, const lt_case_tensor *t, lt_rng *r) {
+    fill_unseen(values, t, r, 3);
 }
 
 static void merge_build(lt_setup *s) {
@@ -211,10 +231,10 @@ static void merge_build(lt_setup *s) {
         lt_setup_out(s, "lse", &a->lse, LT_F32, 3, lse);
     } else {
         lt_setup_inout(s, "out", &a->out, LT_F32, 4, out);
-        lt_setup_inout(s, "lse", &a->lse, LT_F32, 3, lse)->fill = lt_fill_normal;
+        lt_setup_inout(s, "lse", &a->lse, LT_F32, 3, lse)->fill = fill_lse;
     }
     lt_setup_in(s, "part", &a->part, s->act, 4, out);
-    lt_setup_in(s, "part_lse", &a->part_lse, LT_F32, 3, lse)->fill = fill_lse;
+    lt_setup_in(s, "part_lse", &a->part_lse, LT_F32, 3, lse)->fill = fill_part_lse;
     if (c->sinks) {
         lt_setup_in(s, "sinks", &a->sinks, LT_F32, LT_SHAPE(c->H));
     }

@@ -18,12 +18,19 @@ static const lt_case cases[] = {
     {"part, positions", LT_CASE_CHECK, .R = 66, .C = 70, .V = 8, .S = 3, .P = 5, .positions = true,
      .scale = 0.5f},
     {"part, few rows of it", LT_CASE_CHECK, .R = 21, .C = 8, .V = 2, .S = 60, .scale = 1},
-    /* K ids that another op chose: forward only. */
+    /* Forward only: tables in blocks; K ids that another op chose. */
+    {"Q4_0", LT_CASE_CHECK, 1 << LT_F32, .R = 21, .C = 96, .V = 12, .b_type = LT_Q4_0, .scale = 1},
+    {"Q6_K, scaled", LT_CASE_CHECK, 1 << LT_F32, .R = 9, .C = 512, .V = 7, .b_type = LT_Q6_K,
+     .scale = 2.5f},
+    {"Q8_0, positions", LT_CASE_CHECK, 1 << LT_F32, .R = 21, .C = 320, .V = 12, .P = 5,
+     .positions = true, .b_type = LT_Q8_0, .scale = 1.5f},
+    {"Q5_1, part, positions", LT_CASE_CHECK, 1 << LT_F32, .R = 40, .C = 64, .V = 9, .S = 11, .P = 7,
+     .positions = true, .b_type = LT_Q5_1, .scale = 1},
     {"late ids", LT_CASE_CHECK, .R = 29, .C = 72, .V = 40, .K = 9, .scale = 1},
     {"late ids, positions", LT_CASE_CHECK, .R = 40, .C = 13, .V = 3, .P = 8, .K = 5,
      .positions = true, .scale = 0.5f},
 };
-enum { N_LATE = 2 };
+enum { N_FORWARD = 6 };
 
 static void fwd_build(lt_setup *s) {
     const lt_case *c = s->c;
@@ -32,7 +39,9 @@ static void fwd_build(lt_setup *s) {
     a->scale = c->scale;
     a->part = c->S > 0;
     a->first = c->S;
-    lt_setup_in(s, "table", &a->table, s->act, LT_SHAPE(c->V, c->C));
+    t = lt_setup_in(s, "table", &a->table, c->b_type != 0 ? (lt_dtype)c->b_type : s->act,
+                    LT_SHAPE(c->V, c->C));
+    t->contiguous = t->contiguous || c->b_type != 0;
     t = lt_setup_in(s, "ids", &a->ids, LT_I32, LT_SHAPE(c->R));
     t->fill = lt_fill_ids;
     t->fill_a = (double)-c->K;
@@ -77,7 +86,7 @@ const lt_op_cases lt_cases_embed_fwd = {.op = LT_OP_embed_fwd,
 const lt_op_cases lt_cases_embed_bwd = {.op = LT_OP_embed_bwd,
                                         .forward = LT_OP_embed_fwd,
                                         .cases = cases,
-                                        .n_cases = (int)(sizeof cases / sizeof *cases) - N_LATE,
+                                        .n_cases = (int)(sizeof cases / sizeof *cases) - N_FORWARD,
                                         .build = bwd_build,
                                         .f32 = {0x1p-21, 0x1p-20},
                                         .bf16 = {0x1p-21, 0x1p-20},

@@ -17,6 +17,14 @@ static const lt_case write_cases[] = {
      .extreme = true},
     {"F16 keys, F8 values", LT_CASE_CHECK, .R = 21, .G = 3, .D = 20, .P = 16, .y_f16 = true,
      .v_type = LT_F8_E4M3},
+    {"Q8_0 cache", LT_CASE_CHECK, .R = 21, .G = 3, .D = 96, .P = 16, .b_type = LT_Q8_0},
+    {"Q8_0 cache, edges", LT_CASE_CHECK, .R = 31, .G = 1, .D = 32, .P = 16, .b_type = LT_Q8_0,
+     .extreme = true},
+    {"Q4_0 cache", LT_CASE_CHECK, .R = 21, .G = 3, .D = 96, .P = 16, .b_type = LT_Q4_0},
+    {"Q4_0 cache, edges", LT_CASE_CHECK, .R = 31, .G = 1, .D = 32, .P = 16, .b_type = LT_Q4_0,
+     .extreme = true},
+    {"Q8_0 keys, Q4_0 values", LT_CASE_CHECK, .R = 9, .G = 2, .D = 64, .P = 32, .b_type = LT_Q8_0,
+     .v_type = LT_Q4_0},
     {"many rows", LT_CASE_CHECK, .R = 300, .G = 4, .D = 64, .P = 64},
     {"smollm2 prefill", LT_CASE_BENCH, .R = 512, .G = 3, .D = 64, .P = 16},
 };
@@ -193,12 +201,26 @@ static void fill_edges(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
+/* A head's values are a block. Largest of blocks in turn: 2^-60, which is the least that has a scale
+ * (tensor/cached.h), half of that, 0, infinite, not a number, so small that the scale is subnormal
+ * in F16, 1, so large that it is infinite. Some are negative. */
+static void fill_edge_blocks(double *values, const lt_case_tensor *t, lt_rng *r) {
+    static const double largest[] = {0x1p-60,  0x1p-61, 0.0,  -INFINITY, NAN,    -0x1p-60,
+                                     -0x1p-18, 0x1p-16, -1.0, 1.0,       0x1p24, INFINITY};
+    enum { BLOCK = 32, N = sizeof largest / sizeof *largest };
+    for (int64_t i = 0; i < t->count; i++) {
+        const double most = largest[i / BLOCK % N];
+        const int part = (int)lt_rng_below(r, 17) - 8;
+        values[i] = i % BLOCK == 7 ? most : isfinite(most) ? most * part / 9.0 : part;
+    }
+}
+
 static void write_build(lt_setup *s) {
     const lt_case *c = s->c;
     const int64_t n_pages = c->R / c->P + 2;
     lt_kv_write_args *a = (lt_kv_write_args *)s->args;
     lt_case_tensor *k = lt_setup_in(s, "k", &a->k, s->act, LT_SHAPE(c->R, c->G, c->D));
-    k->fill = c->extreme ? fill_edges : k->fill;
+    k->fill = !c->extreme ? k->fill : c->b_type != 0 ? fill_edge_blocks : fill_edges;
     lt_setup_in(s, "v", &a->v, s->act, LT_SHAPE(c->R, c->G, c->D));
     lt_setup_in(s, "slots", &a->slots, LT_I32, LT_SHAPE(c->R))->fill = fill_slots;
     lt_case_tensor *pages = lt_setup_inout(s, "k_pages", &a->k_pages, cache_dtype(s),

@@ -140,7 +140,7 @@ void lt_round_to(lt_dtype dtype, double *values, int64_t n) {
 }
 
 /* A tensor in its block as runs of neighbouring elements, in row-major order, which is also the
- * order in memory. */
+ * order in memory. One of a block type is a single run of bytes. */
 typedef struct {
     const lt_tensor *v;
     size_t start, elem;
@@ -149,13 +149,20 @@ typedef struct {
 } runs;
 
 static runs runs_of(const lt_world *w, int tensor) {
-    const lt_tensor *v = w->setup.tensors[tensor].slot;
+    const lt_case_tensor *t = &w->setup.tensors[tensor];
+    const lt_tensor *v = t->slot;
     runs r = {.v = v,
               .start = w->blocks[lt_world_owner(&w->setup, tensor)].start,
-              .elem = lt_dtype_bytes(v->dtype),
-              .n_outer = v->n_dims,
+              .elem = 1,
               .n_runs = 1,
               .length = 1};
+    if (lt_dtype_is_block(v->dtype)) {
+        LT_ASSERT(t->contiguous);
+        r.length = (int64_t)lt_dtype_row_bytes(v->dtype, t->count);
+        return r;
+    }
+    r.elem = lt_dtype_bytes(v->dtype);
+    r.n_outer = v->n_dims;
     while (r.n_outer > 0 && v->stride[r.n_outer - 1] == r.length) {
         r.length *= v->shape[--r.n_outer];
     }
@@ -186,6 +193,17 @@ static void put_blocks(unsigned char *to, const lt_case_tensor *t, const double 
     free(x);
 }
 
+/* Read whole rows of a block type, decoded. */
+static void get_blocks(double *values, const lt_case_tensor *t, const unsigned char *from) {
+    float *x = malloc((size_t)t->count * sizeof *x);
+    LT_ASSERT(x != NULL && t->contiguous);
+    lt_block_decode(x, t->dtype, from, (size_t)t->count);
+    for (int64_t i = 0; i < t->count; i++) {
+        values[i] = (double)x[i];
+    }
+    free(x);
+}
+
 void lt_world_put(lt_world *w, int tensor, const double *values) {
     const lt_case_tensor *t = &w->setup.tensors[tensor];
     unsigned char *image = w->blocks[lt_world_owner(&w->setup, tensor)].image;
@@ -202,6 +220,10 @@ void lt_world_put(lt_world *w, int tensor, const double *values) {
 void lt_world_get(const lt_world *w, int tensor, double *values) {
     const lt_case_tensor *t = &w->setup.tensors[tensor];
     const unsigned char *image = w->blocks[lt_world_owner(&w->setup, tensor)].image;
+    if (lt_dtype_is_block(t->dtype)) {
+        get_blocks(values, t, image + w->blocks[tensor].start);
+        return;
+    }
     const runs r = runs_of(w, tensor);
     for (int64_t i = 0; i < r.n_runs; i++) {
         load(values + i * r.length, image + run_at(&r, i), t->dtype, r.length);

@@ -304,7 +304,7 @@ static const char *check_attention_bwd(const void *args) {
     const lt_attention_bwd_args *a = args;
     REFUSE_IF(check_attention_fwd(&a->fwd));
     REFUSE_IF(bad_f32(TENSORS(&a->delta, &a->dsinks)));
-    return bad_acts(TENSORS(&a->fwd.q, &a->dq, &a->dk, &a->dv, &a->dout));
+    return bad_acts(TENSORS(&a->fwd.q, &a->fwd.k, &a->dq, &a->dk, &a->dv, &a->dout));
 }
 
 static const char *check_attention_merge(const void *args) {

@@ -252,8 +252,40 @@ static void pages_hold_the_formats_and_are_read_as_their_values(void **state) {
     free(q);
 }
 
+/* Attention reads keys and values in F16 beside F32 queries, but only the reference has gradients
+ * for them. */
+static void gradients_of_a_cache_are_refused(void **state) {
+    float x[D] = {0.0f}, grad[D], stat[1] = {0.0f};
+    uint16_t cache[D] = {0};
+    const lt_tensor rows = lt_tensor_4d(x, LT_F32, 1, 1, 1, D),
+                    kept = lt_tensor_4d(cache, LT_F16, 1, 1, 1, D),
+                    to = lt_tensor_4d(grad, LT_F32, 1, 1, 1, D),
+                    per_row = lt_tensor_3d(stat, LT_F32, 1, 1, 1);
+    lt_attention_bwd_args a = {
+        .fwd = {.q = rows, .k = rows, .v = rows, .out = rows, .lse = per_row, .scale = 0.125f},
+        .dq = to,
+        .dk = to,
+        .dv = to,
+        .dout = rows,
+        .delta = per_row};
+    const lt_op_list list = lt_registry_list(lt_backend_cpu(), LT_OP_attention_bwd);
+    int n_run = 0;
+    (void)state;
+    for (int i = 0; i < list.n_impls; i++) {
+        n_run += list.impls[i].refuse == NULL || list.impls[i].refuse(&a, NULL) == NULL;
+    }
+    assert_true(n_run > 1);
+    a.fwd.k = a.fwd.v = kept;
+    for (int i = 0; i < list.n_impls; i++) {
+        const lt_op_impl *impl = &list.impls[i];
+        assert_true(strcmp(impl->name, "ref") == 0 ||
+                    (impl->refuse != NULL && impl->refuse(&a, NULL) != NULL));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_of_a_cache_are_refused),
         cmocka_unit_test(blocks_are_those_of_the_formats),
         cmocka_unit_test(what_is_not_finite_is_nan),
         cmocka_unit_test(heads_that_do_not_fit_are_refused),
