@@ -1,6 +1,7 @@
 /* attention.c: cases of attention_fwd and attention_bwd. T queries, S keys (0: T), H query and G
- * key heads (0: H). scale 0: 1 / sqrt(D). y_f16: keys and values in F16. kv_len: S, then S / 2, 1 and 0 keys by sequence, so that
- * queries before the first key see nothing. doc_start: documents of random lengths. */
+ * key heads (0: H). scale 0: 1 / sqrt(D). y_f16: keys and values in F16. kv_len: S, then S / 2, 1
+ * and 0 keys by sequence, so that queries before the first key see nothing. doc_start: documents of
+ * random lengths. */
 #include <math.h>
 
 #include "ops/case.h"

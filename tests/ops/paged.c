@@ -201,9 +201,9 @@ static void fill_edges(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* A head's values are a block. Largest of blocks in turn: 2^-60, which is the least that has a scale
- * (tensor/cached.h), half of that, 0, infinite, not a number, so small that the scale is subnormal
- * in F16, 1, so large that it is infinite. Some are negative. */
+/* A head's values are a block. Largest of blocks in turn: 2^-60, which is the least that has a
+ * scale (tensor/cached.h), half of that, 0, infinite, not a number, so small that the scale is
+ * subnormal in F16, 1, so large that it is infinite. Some are negative. */
 static void fill_edge_blocks(double *values, const lt_case_tensor *t, lt_rng *r) {
     static const double largest[] = {0x1p-60,  0x1p-61, 0.0,  -INFINITY, NAN,    -0x1p-60,
                                      -0x1p-18, 0x1p-16, -1.0, 1.0,       0x1p24, INFINITY};
