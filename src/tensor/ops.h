@@ -391,7 +391,7 @@ typedef struct {
  *   beginning with those whose -log w is nearest to its mean weighted by w (whose information is
  *   nearest to the entropy), then by index;
  *   TOP_P < 1 keeps the fewest, at least one, that make up this share of the remaining weight;
- *   MIN_P keeps those with w >= MIN_P;
+ *   MIN_P keeps those whose w is at least MIN_P times the largest w that is left;
  *   DRAW in [0, 1) chooses, by ascending index, the first id at which the running sum of w
  *   exceeds DRAW times the total.
  *

@@ -71,6 +71,9 @@ static const lt_case cases[] = {
      .K = 2},
     {"penalties, four slices", LT_CASE_CHECK, 1 << LT_F32, .R = 2, .V = 40001, .N = 3, .S = 3,
      .K = 2, .shift = 5},
+    /* The only typical id weighs less than a tenth of the best, and min-p is relative to it. */
+    {"penalties, min-p behind typical", LT_CASE_CHECK, 1 << LT_F32, .R = 1, .V = 20000, .N = 1,
+     .S = 1, .K = 1, .shift = 53},
     {"penalties, read again", LT_CASE_CHECK, 1 << LT_F32, .R = 2, .V = 17000, .N = 22, .S = 22,
      .K = 2},
     {"llama 3, one", LT_CASE_BENCH, 1 << LT_F32, .R = 1, .V = 128256, .N = 1, .shift = 2},

@@ -155,7 +155,7 @@ static int64_t cut(candidate *c, int64_t n, const double *how) {
     }
     n = how[LT_CHOOSE_TYPICAL] < 1.0 ? cut_typical(c, n, how) : n;
     n = how[LT_CHOOSE_TOP_P] < 1.0 ? share_of(c, n, how[LT_CHOOSE_TOP_P]) : n;
-    while (n > 1 && c[n - 1].w < how[LT_CHOOSE_MIN_P]) {
+    while (n > 1 && c[n - 1].w < how[LT_CHOOSE_MIN_P] * c[0].w) {
         n--;
     }
     return n;

@@ -290,6 +290,12 @@ static const float *adjust(lt_sampler *p, const float *logits, const lt_sampler_
     return work;
 }
 
+/* The factor by which logits are multiplied. It stays finite for temperatures under 1e-38, so that
+ * the best logit, whose distance is 0, keeps the weight 1. */
+static float scale_of(const lt_sampling *how) {
+    return (float)fmin(1.0 / how->temperature, (double)FLT_MAX);
+}
+
 static double sum_weights(const lt_candidate *c, int64_t n) {
     double sum = 0.0;
     for (int64_t i = 0; i < n; i++) {
@@ -310,7 +316,7 @@ typedef struct {
  * top_p) / V is not in the nucleus, because all such ids together weigh less than what the
  * nucleus leaves out. */
 static pool gather(lt_sampler *p, const float *logits, const lt_sampling *how, float high) {
-    const float scale = (float)(1.0 / how->temperature);
+    const float scale = scale_of(how);
     const int64_t n = p->vocab_size;
     pool w = {.c = p->candidates};
     if (how->top_k > 0 && how->top_k < n) {
@@ -327,6 +333,15 @@ static pool gather(lt_sampler *p, const float *logits, const lt_sampling *how, f
                                               : how->min_p;
     w.n = lt_logits_collect(p->weights, n, fmaxf((float)least, FLT_MIN), w.c);
     return w;
+}
+
+/* The largest weight of the candidates: 1, unless typical has cut the best id. */
+static double heaviest(const pool *w) {
+    double most = 0.0;
+    for (int64_t i = 0; i < w->n; i++) {
+        most = fmax(most, (double)w->c[i].p);
+    }
+    return most;
 }
 
 static void cut_least(pool *w, double least) {
@@ -476,7 +491,7 @@ int64_t lt_sampler_penalty_state(lt_sampler *p, const lt_sampler_args *a, const 
 /* Draw if nothing is cut: sum block by block, then id by id, up to the draw. */
 static int32_t draw_of_all(lt_sampler *p, const float *logits, const lt_sampler_args *a,
                            int32_t best) {
-    const float scale = (float)(1.0 / a->how->temperature);
+    const float scale = scale_of(a->how);
     const int64_t n = p->vocab_size, n_blocks = (n + LT_LOGITS_BLOCK - 1) / LT_LOGITS_BLOCK;
     double left = uniform(a, PICK_STREAM) *
                   lt_logits_exp(logits, n, logits[best], scale, p->weights, p->sums);
@@ -526,7 +541,7 @@ static pool cut(lt_sampler *p, const float *logits, const lt_sampler_args *a, in
         cut_nucleus(&w, how->top_p);
     }
     if (how->min_p > 0.0) {
-        cut_least(&w, how->min_p);
+        cut_least(&w, how->min_p * heaviest(&w));
     }
     if (how->xtc_probability > 0.0 && uniform(a, XTC_STREAM) < how->xtc_probability) {
         cut_top_choices(&w, how->xtc_threshold);

@@ -78,7 +78,7 @@ static int64_t keep_mass(item *c, int64_t n, double share) {
 /* Probabilities of all ids after the request's cuts, in order. */
 static void exact(const float *x, int64_t n, const lt_sampling *how, double *q) {
     item *c = malloc((size_t)n * sizeof *c);
-    double high = -INFINITY, total = 0;
+    double high = -INFINITY, total = 0, most = 0;
     int64_t m = n;
     for (int64_t i = 0; i < n; i++) {
         high = fmax(high, (double)x[i]);
@@ -112,8 +112,11 @@ static void exact(const float *x, int64_t n, const lt_sampling *how, double *q) 
     if (how->top_p < 1) {
         m = keep_mass(c, m, how->top_p);
     }
+    for (int64_t i = 0; i < m; i++) { /* Relative to the most likely id that is left. */
+        most = fmax(most, c[i].p);
+    }
     for (int64_t i = 0; i < m; i++) {
-        c[i].p = c[i].p >= how->min_p ? c[i].p : 0;
+        c[i].p = c[i].p >= how->min_p * most ? c[i].p : 0;
         total += c[i].p;
     }
     for (int64_t i = 0; i < m; i++) {
@@ -209,6 +212,8 @@ static void draws_have_the_exact_distribution(void **state) {
           .repetition = 1,
           .xtc_probability = 0.5,
           .xtc_threshold = 0.05}},
+        {"min-p behind typical, which cuts the best ids",
+         {.temperature = 1, .top_p = 1, .min_p = 0.5, .typical_p = 0.2, .repetition = 1}},
         {"all",
          {.temperature = 1.5,
           .top_k = 30,

@@ -293,12 +293,69 @@ static void ranges_of_requests(void **state) {
     }
 }
 
+/* The distribution of a draw from probabilities that sum to 1. */
+static void distribution(const double *p, int64_t n, const lt_sampling *how, float *q) {
+    const lt_sampler_args a = {.how = how, .forced = -1, .n_top = -1};
+    float x[8];
+    int32_t id;
+    lt_sampler s = {0};
+    assert_true(n <= 8);
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = (float)log(p[i]);
+    }
+    must(lt_sampler_open(&s, n), "sampler");
+    must(lt_sampler_propose(&s, x, &a, q, &id), "propose");
+    lt_sampler_close(&s);
+}
+
+/* Typical keeps the four ids of 0.15, whose information is nearest to the entropy, and min-p is
+ * relative to them: transformers' TypicalLogitsWarper(0.5) and MinPLogitsWarper(0.5) leave 0.25
+ * each. */
+static void min_p_is_relative_to_what_is_left(void **state) {
+    static const double p[] = {0.4, 0.15, 0.15, 0.15, 0.15};
+    lt_sampling how = lt_sampling_defaults();
+    float q[5];
+    (void)state;
+    how.typical_p = 0.5;
+    how.min_p = 0.5;
+    distribution(p, 5, &how, q);
+    for (int i = 0; i < 5; i++) {
+        assert_float_equal(q[i], i == 0 ? 0.0 : 0.25, 1e-6);
+    }
+}
+
+/* A temperature whose reciprocal is no float takes the most likely ids, with all cuts. */
+static void the_smallest_temperatures_take_the_best(void **state) {
+    static const double p[] = {0.1, 0.3, 0.3, 0.3}, temperatures[] = {1e-38, 1e-40, 1e-310};
+    static const double wanted[] = {0, 1.0 / 3, 1.0 / 3, 1.0 / 3};
+    (void)state;
+    for (int t = 0; t < 3; t++) {
+        for (int cuts = 0; cuts < 4; cuts++) {
+            lt_sampling how = lt_sampling_defaults();
+            float q[4];
+            how.temperature = temperatures[t];
+            how.top_k = cuts == 1 ? 4 : cuts == 2 ? 3 : 0;
+            how.top_p = cuts == 3 ? 0.9 : 1.0;
+            distribution(p, 4, &how, q);
+            for (int i = 0; i < 4; i++) {
+                assert_float_equal(q[i], wanted[i], 1e-6);
+            }
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranges_of_requests),  cmocka_unit_test(temperatures),
-        cmocka_unit_test(top_p_at_its_limits), cmocka_unit_test(cut_by_rank_and_weight),
-        cmocka_unit_test(top_k_of_many),       cmocka_unit_test(repetition_penalty),
-        cmocka_unit_test(nan_and_infinity),    cmocka_unit_test(options),
+        cmocka_unit_test(ranges_of_requests),
+        cmocka_unit_test(temperatures),
+        cmocka_unit_test(top_p_at_its_limits),
+        cmocka_unit_test(cut_by_rank_and_weight),
+        cmocka_unit_test(top_k_of_many),
+        cmocka_unit_test(repetition_penalty),
+        cmocka_unit_test(nan_and_infinity),
+        cmocka_unit_test(options),
+        cmocka_unit_test(min_p_is_relative_to_what_is_left),
+        cmocka_unit_test(the_smallest_temperatures_take_the_best),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

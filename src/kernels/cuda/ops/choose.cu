@@ -329,6 +329,45 @@ INLINE masses weigh(shared *m, group *g, const slice *s, cut c, u64 least, bool 
     return w;
 }
 
+INLINE u64 warp_best(u64 x) {
+    const u32 high = warp_max_u32((u32)(x >> 32));
+    return (u64)high << 32 | warp_max_u32((u32)(x >> 32) == high ? (u32)x : 0);
+}
+INLINE u64 block_best(u64 x, u64 *slots) {
+    x = warp_best(x);
+    if (threadIdx.x % WARP == 0) {
+        slots[threadIdx.x / WARP] = x;
+    }
+    __syncthreads();
+    return warp_best(slots[threadIdx.x % WARPS]);
+}
+
+/* The largest mass of the elements within c, over the whole row. */
+INLINE u64 heaviest(shared *m, group *g, const slice *s, cut c) {
+    u64 most = 0;
+#pragma unroll 1
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        float x[PIECE];
+        const int first = piece_at(x, s, chunk, threadIdx.x);
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) {
+            const u64 mass = mass_kept(s, x[i], first + i, c, 0);
+            most = mass > most ? mass : most;
+        }
+    }
+    most = block_best(most, m->by_warp);
+    if (threadIdx.x == 0) {
+        put_pair(group_mine(g), 0, most);
+    }
+    group_meet(g);
+#pragma unroll 1
+    for (int part = 0; part < PARTS; part++) {
+        const u64 there = group_pair(g, part, 0);
+        most = there > most ? there : most;
+    }
+    return most;
+}
+
 /* In warp 0 of its slice: the id at which the sum of masses exceeds target, and its key; NO_ID on
  * all lanes but one. */
 INLINE cut find_drawn(const shared *m, const slice *s, const masses *w, u64 target, cut c,
@@ -498,19 +537,6 @@ INLINE double report_chosen(shared *m, group *g, const slice *s, u32 chosen_key,
     return lse;
 }
 
-INLINE u64 warp_best(u64 x) {
-    const u32 high = warp_max_u32((u32)(x >> 32));
-    return (u64)high << 32 | warp_max_u32((u32)(x >> 32) == high ? (u32)x : 0);
-}
-INLINE u64 block_best(u64 x, u64 *slots) {
-    x = warp_best(x);
-    if (threadIdx.x % WARP == 0) {
-        slots[threadIdx.x / WARP] = x;
-    }
-    __syncthreads();
-    return warp_best(slots[threadIdx.x % WARPS]);
-}
-
 /* A block's message in the first meeting of a round: key and id of its best, and two bounds. */
 typedef struct {
     u64 best;
@@ -654,7 +680,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, HELD ? 2 : 1)
             u64 target = stage == CUT_TOP_K ? (u64)how[TOP_K] : stage == REPORT ? (u64)n_top : 0;
             const bool typical = stage == MOMENT || stage == CUT_TYPICAL,
                        by_number = stage == CUT_TOP_K || stage == REPORT;
-            const u64 least = stage == DRAW_ONE ? (u64)(fmin(how[MIN_P], 1.0) * (double)ONE) : 0;
+            /* The best id has the mass ONE, but typical may have cut it. */
+            const u64 most = stage == DRAW_ONE && s.typical && how[MIN_P] > 0.0
+                                 ? heaviest(&m, &g, &s, c)
+                                 : ONE;
+            const u64 least = stage == DRAW_ONE ? (u64)(fmin(how[MIN_P], 1.0) * (double)most) : 0;
             masses w;
             if (stage == REPORT ? !reports
                                 : (typical && how[TYPICAL] >= 1.0) ||
