@@ -306,6 +306,27 @@ static void broken_records_of_mmlu(void **state) {
     }
 }
 
+/* A prompt of 128 KiB with its closing zero fits; one more byte is refused, and so are examples that
+ * leave too little. */
+static void long_prompts_of_mmlu(void **state) {
+    enum { ROOM = 1 << 17, REST = sizeof PREAMBLE CHOICES - 1 };
+    static char question[ROOM], text[2 * ROOM];
+    lt_eval_items items;
+    (void)state;
+    memset(question, 'x', ROOM - 1 - REST);
+    (void)snprintf(text, sizeof text, "%s,a,b,c,d,1\n", question);
+    must(mmlu_files(&items, text, NULL, 0), "fits");
+    assert_int_equal(strlen(items.items[0].contexts[0]), ROOM - 1);
+    lt_eval_items_free(&items);
+    assert_int_equal(mmlu_files(&items, text, ONE, 1), LT_ERR_LIMIT);
+    lt_eval_items_free(&items);
+    question[ROOM - 1 - REST] = 'x';
+    (void)snprintf(text, sizeof text, "%s,a,b,c,d,1\n", question);
+    assert_int_equal(mmlu_files(&items, text, NULL, 0), LT_ERR_LIMIT);
+    assert_non_null(strstr(lt_error_message(), "a prompt of more than 131072 bytes"));
+    lt_eval_items_free(&items);
+}
+
 /* As many worked examples as requested; none of the questions is among them. */
 static void examples_of_mmlu(void **state) {
     lt_eval_items items;
@@ -537,7 +558,7 @@ int main(void) {
         cmocka_unit_test(broken_questions),       cmocka_unit_test(broken_lines_are_named),
         cmocka_unit_test(many_questions),         cmocka_unit_test(pairs_at_the_limits),
         cmocka_unit_test(several_texts),          cmocka_unit_test(long_questions_are_reported),
-        cmocka_unit_test(tokens_from_any_one_on),
+        cmocka_unit_test(tokens_from_any_one_on), cmocka_unit_test(long_prompts_of_mmlu),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -162,6 +163,49 @@ static void a_report_follows_a_checkpoint(void **state) {
         free(t);
         free(r);
     }
+}
+
+/* The curve at the end has at most 2,048 values. When there are as many, each two become their mean,
+ * and every later value is a mean of twice as many losses. */
+static void a_curve_of_many_steps(void **state) {
+    enum { ROOM = LT_CURVE_ROOM, STEPS = ROOM + 5 };
+    static double losses[STEPS];
+    lt_recipe *r = run_recipe("curve", "steps=9000 data.seq=4 batch.size=1 log.every=4000 "
+                                       "checkpoint.every=9000");
+    lt_training *t = calloc(1, sizeof *t);
+    (void)state;
+    assert_non_null(t);
+    must(lt_training_open(t, r, device_of(lt_backend_cpu())), "open");
+    for (int i = 0; i < STEPS; i++) {
+        lt_step_outcome out;
+        must(lt_training_step(t, &out), "step");
+        losses[i] = out.decision.loss;
+        must(lt_training_tell(t, &out), "tell");
+        if (i == ROOM - 2) { /* One loss a value so far. */
+            assert_int_equal(t->n_losses, ROOM - 1);
+            assert_int_equal(t->losses_each, 1);
+            assert_memory_equal(t->losses, losses, (ROOM - 1) * sizeof *losses);
+        }
+    }
+    assert_int_equal(t->losses_each, 2);
+    assert_int_equal(t->n_losses, ROOM / 2 + 2);
+    for (int i = 0; i < ROOM / 2 + 2; i++) {
+        assert_true(fabs(t->losses[i] - (losses[2 * i] + losses[2 * i + 1]) / 2) < 1e-12);
+    }
+    assert_int_equal(t->losses_in_open, 1);
+    assert_true(t->losses_open == losses[STEPS - 1]);
+    lt_training_close(t);
+    free(t);
+    free(r);
+}
+
+/* The peak is that of the kernel's own count, which getrusage gives in KiB, too. */
+static void the_peak_of_memory(void **state) {
+    struct rusage u;
+    (void)state;
+    const double peak = (double)lt_memory_peak();
+    assert_int_equal(getrusage(RUSAGE_SELF, &u), 0);
+    assert_true(fabs(peak / ((double)u.ru_maxrss * 1024.0) - 1.0) < 0.01);
 }
 
 static void at_each_step(void **state) {
@@ -409,6 +453,8 @@ int main(void) {
         cmocka_unit_test(a_run_describes_itself),
         cmocka_unit_test(a_run_that_cannot_begin_closes_its_own_files_alone),
         cmocka_unit_test(a_report_follows_a_checkpoint),
+        cmocka_unit_test(a_curve_of_many_steps),
+        cmocka_unit_test(the_peak_of_memory),
         cmocka_unit_test(at_each_step),
         cmocka_unit_test(a_validation_counts_its_labels),
         cmocka_unit_test(bad_rows_end_a_validation),
