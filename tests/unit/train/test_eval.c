@@ -306,8 +306,8 @@ static void broken_records_of_mmlu(void **state) {
     }
 }
 
-/* A prompt of 128 KiB with its closing zero fits; one more byte is refused, and so are examples that
- * leave too little. */
+/* A prompt of 128 KiB with its closing zero fits; one more byte is refused, and so are examples
+ * that leave too little. */
 static void long_prompts_of_mmlu(void **state) {
     enum { ROOM = 1 << 17, REST = sizeof PREAMBLE CHOICES - 1 };
     static char question[ROOM], text[2 * ROOM];

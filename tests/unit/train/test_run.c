@@ -165,8 +165,8 @@ static void a_report_follows_a_checkpoint(void **state) {
     }
 }
 
-/* The curve at the end has at most 2,048 values. When there are as many, each two become their mean,
- * and every later value is a mean of twice as many losses. */
+/* The curve at the end has at most 2,048 values. When there are as many, each two become their
+ * mean, and every later value is a mean of twice as many losses. */
 static void a_curve_of_many_steps(void **state) {
     enum { ROOM = LT_CURVE_ROOM, STEPS = ROOM + 5 };
     static double losses[STEPS];
