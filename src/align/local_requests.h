@@ -38,7 +38,8 @@ typedef struct {
     void *ctx;
 } lt_local_requests;
 
-/* Returns when all are answered. ARG: a request was refused; INTERRUPTED: SIGINT or SIGTERM. */
+/* Returns when all are answered. ARG: a request was refused; INTERRUPTED: SIGINT, SIGTERM or
+ * SIGHUP. */
 LT_MUST_USE lt_err lt_local_requests_run(const lt_local_requests *a);
 
 #endif

@@ -11,8 +11,10 @@
  *            With auto, a newer one of checkpoint.mirror is brought into the run folder first.
  *
  * Before anything is loaded, the effective recipe is compared with that of the checkpoint
- * (changes.h); when the data is open, its contents are (data/fingerprint.h). Every change is a line
- * of metrics.jsonl ("change"), and the recipe that it replaces goes to RUN/history/. */
+ * (changes.h); when the data is open, its contents are (data/fingerprint.h), and so are models that
+ * the run reads and no checkpoint holds: the base of adapters, a teacher, a reference, a reward
+ * model. Every change is a line of metrics.jsonl ("change"), and the recipe that it replaces goes
+ * to RUN/history/. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
