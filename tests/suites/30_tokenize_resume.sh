@@ -1,7 +1,7 @@
 # `lateen tokenize`, killed at random instants and started again, writes the same shard as an undisturbed run.
 # Sourced by tests/run.sh.
 tokenize_resume() {
-    local dir corpus runs=0 status=1
+    local dir corpus runs=0 status=1 most_ms=100 ms
     dir=$(mktemp -d) || return 1
     corpus=$dir/corpus.jsonl
     for _ in 1 2 3; do zstd -dc data/demo/train.jsonl.zst; done >"$corpus"
@@ -9,11 +9,12 @@ tokenize_resume() {
     set -- tokenize "$corpus.zst" "$corpus" --tokenizer tests/golden/data/demo_tokenizer.json --append-eod --eod "<|endoftext|>"
     build/lateen "$@" --out "$dir/straight" --threads 1 >"$dir/log" 2>&1 || { cat "$dir/log"; echo "not ok 1 - straight run"; return 1; }
     echo "ok 1 - straight run"
-    while [ "$runs" -lt 60 ] && [ "$status" -ne 0 ]; do # Each run gets a little longer, so that the last one ends.
+    while [ "$runs" -lt 60 ] && [ "$status" -ne 0 ]; do # Each run gets longer, so that the last one ends on a busy machine, too.
         runs=$((runs + 1))
         build/lateen "$@" --out "$dir/killed" --threads 3 --commit-every 0.02 >>"$dir/log" 2>&1 &
         local pid=$!
-        sleep "0.$(printf '%03d' $((RANDOM % (100 + 15 * runs))))"
+        ms=$((RANDOM % most_ms)) most_ms=$((most_ms * 11 / 10))
+        sleep "$((ms / 1000)).$(printf '%03d' $((ms % 1000)))"
         kill -9 "$pid" 2>/dev/null
         wait "$pid" 2>/dev/null
         status=$?

@@ -1,7 +1,7 @@
 # Conversations: `lateen tokenize --chat` on the command line, killed and resumed; and training
 # only on what the assistant says. Sourced by tests/run.sh.
 tokenize_chat() {
-    local dir runs=0 status=1 tok=tests/golden/data/demo_tokenizer.json
+    local dir runs=0 status=1 most_ms=75 ms tok=tests/golden/data/demo_tokenizer.json
     dir=$(mktemp -d) || return 1
     # The questions are random and the answer is always the same, so a loss that counts the
     # questions stays high.
@@ -11,12 +11,13 @@ tokenize_chat() {
     set -- tokenize "$dir/c.jsonl" --tokenizer "$tok" --chat-template "$dir/t.jinja"
     build/lateen "$@" --out "$dir/one" --threads 1 >"$dir/log" 2>&1 || { cat "$dir/log"; echo "not ok 1 - straight run"; return 1; }
     grep -q '^labels ' "$dir/log" && echo "ok 1 - the straight run counts the labels" || echo "not ok 1 - the straight run counts the labels"
-    # Each run gets a little longer, so that the last one ends.
+    # Each run gets longer, so that the last one ends on a busy machine, too.
     while [ "$runs" -lt 60 ] && [ "$status" -ne 0 ]; do
         runs=$((runs + 1))
         build/lateen "$@" --out "$dir/killed" --threads 3 --commit-every 0.02 >>"$dir/log" 2>&1 &
         local pid=$!
-        sleep "0.$(printf '%03d' $((RANDOM % (60 + 15 * runs))))"
+        ms=$((RANDOM % most_ms)) most_ms=$((most_ms * 11 / 10))
+        sleep "$((ms / 1000)).$(printf '%03d' $((ms % 1000)))"
         kill -9 "$pid" 2>/dev/null
         wait "$pid" 2>/dev/null
         status=$?
