@@ -1,8 +1,10 @@
 /* Ranks that share memory. `lateen launch` gives a rank variables in the environment: one that is
  * missing, is not a number or contradicts the memory segment is refused by name. A message that
- * is longer than its ring arrives complete. */
+ * is longer than its ring arrives complete. A rank that waits on a busy machine yields once. */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -100,11 +102,11 @@ static lt_err long_message(int rank) {
     return err == LT_OK && wrong > 0 ? lt_error_set(LT_ERR_STATE, "%d are wrong", (int)wrong) : err;
 }
 
-static void messages_longer_than_the_ring(void **state) {
+/* Run two ranks; rank 1 is another process. */
+static void run_two(lt_err (*rank_of)(int rank)) {
     lt_comm_store_server *store = NULL;
     char number[16];
     int fd = -1, status = -1;
-    (void)state;
     assert_int_equal(lt_shm_make(&fd, 2, 3), LT_OK);
     assert_int_equal(lt_comm_store_server_open(&store, "127.0.0.1", 0, 2, "t", 3), LT_OK);
     (void)snprintf(number, sizeof number, "%d", fd);
@@ -117,12 +119,12 @@ static void messages_longer_than_the_ring(void **state) {
     const pid_t other = fork();
     assert_true(other >= 0);
     if (other == 0) {
-        const lt_err err = long_message(1);
+        const lt_err err = rank_of(1);
         (void)fprintf(stderr, "%s", err != LT_OK ? lt_error_message() : "");
         _exit(err != LT_OK);
     }
     put(LT_ENV_RANK, "0");
-    if (long_message(0) != LT_OK) {
+    if (rank_of(0) != LT_OK) {
         fail_msg("%s", lt_error_message());
     }
     assert_int_equal(waitpid(other, &status, 0), other);
@@ -131,9 +133,48 @@ static void messages_longer_than_the_ring(void **state) {
     (void)close(fd);
 }
 
+static void messages_longer_than_the_ring(void **state) {
+    (void)state;
+    run_two(long_message);
+}
+
+/* ---- A busy machine -------------------------------------------------------------------------- */
+
+#define YIELD_US 2000
+static atomic_int yields;
+
+/* It takes the place of the C library's. A yield takes as long as others need the core. */
+int sched_yield(void) {
+    atomic_fetch_add(&yields, 1);
+    return usleep(YIELD_US);
+}
+
+/* Rank 1 is late; rank 0 polls meanwhile. */
+static lt_err late_rank(int rank) {
+    static const int ranks[] = {0, 1};
+    lt_comm *c = NULL;
+    lt_group *g = NULL;
+    lt_err err = lt_comm_open_shm(&c, &(lt_comm_options){.deadline_s = 30.0});
+    err = err == LT_OK ? lt_group_open(&g, c, "all", ranks, 2) : err;
+    err = err == LT_OK ? lt_barrier(g) : err;
+    atomic_store(&yields, 0);
+    (void)usleep(rank == 1 ? 100 * YIELD_US : 0);
+    err = err == LT_OK ? lt_barrier(g) : err;
+    const int n = atomic_load(&yields);
+    lt_comm_close(c);
+    return err == LT_OK && n > 10 ? lt_error_set(LT_ERR_STATE, "%d yields", n) : err;
+}
+
+/* A worker that has waited for its core does not give it away again. */
+static void long_yields_are_not_repeated(void **state) {
+    (void)state;
+    run_two(late_rank);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(bad_numbers_are_refused),
                                        cmocka_unit_test(bad_segments_are_refused),
-                                       cmocka_unit_test(messages_longer_than_the_ring)};
+                                       cmocka_unit_test(messages_longer_than_the_ring),
+                                       cmocka_unit_test(long_yields_are_not_repeated)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
