@@ -62,6 +62,47 @@ n|string ~ "!"
 yes|string
 "%s is %d, %05.1f, %x, %r"|format("a", 3, 2.25, 255, "q")
 "%-5s|%5s|%+d|%e|%g|%%"|format("a", "b", 4, 12345.678, 0.0001)
+"" % missing
+"a" % [1]
+"a" % 1
+("<b>"|e) is escaped
+s is escaped
+[("<b>"|e), "<b>"]
+1.5 % -1.5
+-1.5 % 1.5
+0.0 // -2
+-0.125|round(method="ceil")
+(1.5 % -1.5)|round(method="floor")
+1e16 // -1.5
+-1e16 // 1.5
+7.5 // -2
+"Straße ΣΑΣ ẞ ı Ꭰ ꭰ ſ ς".casefold()
+"abcabc".find("c", -2)
+"abcabc".find("c", -1, 5)
+"abcabc".find("", 6)
+"abcabc".find("", 7)
+"abcabc".find("b", 2, 4)
+"abcabc".find("b", 2, 5)
+"äbcäbc".rfind("ä", 0, 3)
+"äbcäbc".rfind("b", -100, -1)
+"abcabc".find("b", none, 1)
+"abcabc".find("b", "1")
+"abcabc".index("c", 3, 5)
+"aaaa".count("aa", 1)
+"aaaa".count("a", 1, -1)
+"aaaa".count("", 2)
+"aaaa".count("", 5)
+"aaaa".count("aa", -3, 100)
+"hello".startswith("l", 2)
+"hello".startswith(("x", "l"), 3)
+"hello".startswith("", 5)
+"hello".startswith("", 6)
+"hello".startswith("he", -9, 2)
+"hello".startswith("he", 0, 1)
+"hello".endswith("l", 0, 4)
+"hello".endswith("llo", 3)
+"hello".endswith("", 5, 4)
+"hello".endswith(("o", 1), 4)
 "%.3s|"|format("abcdef")
 "%.0s|%.9s|%5.2s|%-5.2s|"|format("abc", "abc", "abc", "abc")
 "%.2s|%.1r"|format("üäö", "x")
@@ -559,6 +600,8 @@ STATEMENTS = [
     "{% macro m() %}{% if varargs %}{{ varargs[0] }}{% endif %}{% endmacro %}{{ m(1) }}{{ m() }}",
     "{% macro m() %}x{% endmacro %}{% call m() %}y{% endcall %}",
     "{% macro m(a, b) %}{% endmacro %}{{ m.name }}",
+    "{% macro m(a, b=2) %}{% endmacro %}{{ m.arguments }}{{ m.nope }}",
+    "{% macro outer() %}{% macro inner() %}{{ 'yes' if caller else 'no' }}{% endmacro %}{{ inner() }}{{ caller() }}{% endmacro %}{% call outer() %}x{% endcall %}",
     "{% for g in people|groupby('age') %}{{ g.grouper }}: {{ g.list|length }} {{ g[0] }} {% endfor %}",
     "{% for age, list in people|groupby('age') %}{{ age }}{{ list[0].name }}{% endfor %}",
     "{% macro m(a) %}{{ a }}{{ caller() }}{% endmacro %}{% call m('x') %}body {{ n }}{% endcall %}",

@@ -110,7 +110,7 @@ static lt_err plain_test(lt_jrun *r, lt_jv name, lt_jv v, bool *out, bool *known
         {"sequence", v.kind == LT_JV_STR || v.kind == LT_JV_DICT || v.kind == LT_JV_UNDEF ||
                          (v.kind == LT_JV_LIST && v.list->sub <= LT_JLIST_RANGE)},
         {"callable", v.kind == LT_JV_UNDEF || (v.kind >= LT_JV_MACRO && v.kind != LT_JV_CYCLER)},
-        {"escaped", false}};
+        {"escaped", v.kind == LT_JV_STR && v.markup}};
     *known = true;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (lt_jv_str_is(name, rows[i].name)) {
@@ -297,7 +297,9 @@ lt_err lt_jinja_percent(lt_jrun *r, lt_jv format, lt_jv args, lt_jv *out) {
         }
         i = end;
     }
-    if (used < n_args && args.kind != LT_JV_DICT && (tuple || args.kind != LT_JV_LIST)) {
+    /* Python does not count what could be read by a key, and that includes jinja2's Undefined. */
+    if (used < n_args && args.kind != LT_JV_DICT && args.kind != LT_JV_UNDEF &&
+        (tuple || args.kind != LT_JV_LIST)) {
         LT_JFAIL(r, "not all arguments converted during string formatting");
     }
     *out = LT_JV_OF_STR(b.s, b.n);

@@ -401,6 +401,11 @@ static lt_err bind_macro(lt_jrun *r, const lt_jmacro *m, const lt_jargs *args, l
         }
     }
     LT_TRY(lt_jscope_set(r, s, LT_JV_OF_STR("varargs", 7), varargs));
+    if (find_keyword(args, LT_JV_OF_STR("caller", 6)) == NULL &&
+        mentions(m->node->b, "caller")) { /* That of a macro around this one is not its own. */
+        LT_TRY(lt_jscope_set(r, s, LT_JV_OF_STR("caller", 6),
+                             (lt_jv){.kind = LT_JV_UNDEF, .s = "caller", .n = 6}));
+    }
     return lt_jscope_set(r, s, LT_JV_OF_STR("kwargs", 6), kwargs);
 }
 

@@ -377,9 +377,9 @@ FILTER(f_round) {
             *out = (lt_jv){.kind = LT_JV_FLOAT, .f = nearbyint(x * scale) / scale};
         }
     } else if (lt_jv_str_is(a[1], "ceil") || lt_jv_str_is(a[1], "floor")) {
-        *out = (lt_jv){.kind = LT_JV_FLOAT,
-                       .f = (lt_jv_str_is(a[1], "ceil") ? ceil(x * scale) : floor(x * scale)) /
-                            scale};
+        const double whole = lt_jv_str_is(a[1], "ceil") ? ceil(x * scale) : floor(x * scale);
+        /* Python's ceil and floor give an int, which has no negative zero. */
+        *out = (lt_jv){.kind = LT_JV_FLOAT, .f = (whole + 0.0) / scale};
     } else {
         LT_JFAIL(r, "method must be common, ceil or floor");
     }

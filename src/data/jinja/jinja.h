@@ -194,7 +194,8 @@ typedef enum {
     LT_CASE_UPPER,
     LT_CASE_TITLE,
     LT_CASE_CAPITALIZE,
-    LT_CASE_SWAP
+    LT_CASE_SWAP,
+    LT_CASE_FOLD
 } lt_jcase;
 LT_MUST_USE lt_err lt_jtext_case(lt_jbuf *b, const char *s, size_t n, lt_jcase how);
 

@@ -35,6 +35,10 @@ METHOD(s_upper) {
     UNUSED();
     return with_case(r, self, LT_CASE_UPPER, out);
 }
+METHOD(s_casefold) {
+    UNUSED();
+    return with_case(r, self, LT_CASE_FOLD, out);
+}
 METHOD(s_title) {
     UNUSED();
     return with_case(r, self, LT_CASE_TITLE, out);
@@ -105,27 +109,53 @@ static bool fixed_at(lt_jv self, lt_jv part, bool end) {
            (part.n == 0 || memcmp(self.s + (end ? self.n - part.n : 0), part.s, part.n) == 0);
 }
 
-static lt_err fixed(lt_jrun *r, lt_jv self, lt_jv part, bool end, lt_jv *out) {
-    *out = LT_JV_OF_BOOL(false);
-    if (part.kind == LT_JV_LIST && part.list->sub == LT_JLIST_TUPLE) {
-        for (size_t i = 0; i < part.list->n; i++) {
-            LT_TRY(want_str(r, "startswith", part.list->v[i]));
-            out->b = out->b || fixed_at(self, part.list->v[i], end);
+/* The part of self between a start and an end, as Python's slices count them. *from: the start in
+ * characters; -1: it lies behind the end, where not even an empty text is found. */
+static lt_err part_of(lt_jrun *r, lt_jv self, const lt_jv *bounds, int64_t *from, lt_jv *out) {
+    const int64_t n = (int64_t)lt_jtext_count(self.s, self.n);
+    int64_t at[2] = {0, n};
+    for (int i = 0; i < 2; i++) {
+        if (bounds[i].kind == LT_JV_ABSENT || bounds[i].kind == LT_JV_NONE) {
+            continue;
         }
-        return LT_OK;
+        if (bounds[i].kind != LT_JV_INT) {
+            LT_JFAIL(r, "slice indices must be integers or None");
+        }
+        at[i] = bounds[i].i < 0 ? bounds[i].i + n : bounds[i].i;
+        at[i] = at[i] < 0 ? 0 : at[i];
     }
-    LT_TRY(want_str(r, end ? "endswith" : "startswith", part));
-    out->b = fixed_at(self, part, end);
+    at[1] = at[1] > n ? n : at[1];
+    *from = at[0] <= at[1] ? at[0] : -1;
+    if (*from >= 0) {
+        const size_t start = lt_jtext_offset(self.s, self.n, (size_t)at[0]),
+                     end = lt_jtext_offset(self.s, self.n, (size_t)at[1]);
+        *out = LT_JV_OF_STR(self.s + start, end - start);
+    }
+    return LT_OK;
+}
+
+static lt_err fixed(lt_jrun *r, lt_jv self, const lt_jv *a, bool end, lt_jv *out) {
+    const lt_jv part = a[0];
+    const bool tuple = part.kind == LT_JV_LIST && part.list->sub == LT_JLIST_TUPLE;
+    int64_t from;
+    lt_jv text = self;
+    LT_TRY(part_of(r, self, a + 1, &from, &text));
+    *out = LT_JV_OF_BOOL(false);
+    for (size_t i = 0; i < (tuple ? part.list->n : 1) && !out->b; i++) {
+        const lt_jv one = tuple ? part.list->v[i] : part;
+        LT_TRY(want_str(r, end ? "endswith" : "startswith", one));
+        out->b = from >= 0 && fixed_at(text, one, end);
+    }
     return LT_OK;
 }
 
 METHOD(s_startswith) {
     UNUSED();
-    return fixed(r, self, a[0], false, out);
+    return fixed(r, self, a, false, out);
 }
 METHOD(s_endswith) {
     UNUSED();
-    return fixed(r, self, a[0], true, out);
+    return fixed(r, self, a, true, out);
 }
 
 /* Byte offset of the first (last: of the last) part in self, or SIZE_MAX. */
@@ -147,51 +177,45 @@ static size_t find_part(lt_jv self, lt_jv part, bool last) {
 }
 
 static lt_err find(lt_jrun *r, lt_jv self, const lt_jv *a, bool last, bool must, lt_jv *out) {
-    size_t at, from = 0;
+    size_t at;
+    int64_t from;
+    lt_jv text = self;
     LT_TRY(want_str(r, "find", a[0]));
     LT_TRY(lt_jinja_steps(r, self.n / 16));
-    if (a[1].kind != LT_JV_ABSENT) {
-        if (a[1].kind != LT_JV_INT || a[1].i < 0) {
-            LT_JFAIL(r, "find(): a start that is not a number from 0");
-        }
-        from = lt_jtext_offset(self.s, self.n, (size_t)a[1].i);
-    }
-    at = find_part(LT_JV_OF_STR(self.s + from, self.n - from), a[0], last);
+    LT_TRY(part_of(r, self, a + 1, &from, &text));
+    at = from >= 0 ? find_part(text, a[0], last) : SIZE_MAX;
     if (at == SIZE_MAX && must) {
         LT_JFAIL(r, "substring not found");
     }
-    *out = LT_JV_OF_INT(at == SIZE_MAX ? -1 : (int64_t)lt_jtext_count(self.s, from + at));
+    *out = LT_JV_OF_INT(at == SIZE_MAX ? -1 : from + (int64_t)lt_jtext_count(text.s, at));
     return LT_OK;
 }
 
-METHOD(s_find) {
-    UNUSED();
-    return find(r, self, a, false, false, out);
-}
-METHOD(s_rfind) {
-    UNUSED();
-    return find(r, self, a, true, false, out);
-}
-METHOD(s_index) {
-    UNUSED();
-    return find(r, self, a, false, true, out);
-}
+#define FIND(name, last, must)                                                                     \
+    METHOD(name) {                                                                                 \
+        UNUSED();                                                                                  \
+        return find(r, self, a, last, must, out);                                                  \
+    }
+FIND(s_find, false, false)
+FIND(s_rfind, true, false)
+FIND(s_index, false, true)
 
 METHOD(s_count) {
-    int64_t n = 0;
+    int64_t n = 0, from;
+    lt_jv text = self;
     UNUSED();
     LT_TRY(want_str(r, "count", a[0]));
     LT_TRY(lt_jinja_steps(r, self.n));
-    if (a[0].n == 0) {
-        *out = LT_JV_OF_INT((int64_t)lt_jtext_count(self.s, self.n) + 1);
-        return LT_OK;
+    LT_TRY(part_of(r, self, a + 1, &from, &text));
+    if (from >= 0 && a[0].n == 0) {
+        n = (int64_t)lt_jtext_count(text.s, text.n) + 1;
     }
-    for (size_t at = 0; at + a[0].n <= self.n;) {
-        const char *p = memmem(self.s + at, self.n - at, a[0].s, a[0].n);
-        if (p == NULL) {
+    while (from >= 0 && a[0].n > 0) {
+        const size_t at = find_part(text, a[0], false);
+        if (at == SIZE_MAX) {
             break;
         }
-        at = (size_t)(p - self.s) + a[0].n;
+        text = LT_JV_OF_STR(text.s + at + a[0].n, text.n - at - a[0].n);
         n++;
     }
     *out = LT_JV_OF_INT(n);
@@ -568,11 +592,11 @@ METHOD(s_format) {
 
 const lt_jbuiltin lt_jinja_str_methods[] = {{"capitalize", s_capitalize, "", 0},
                                             {"center", s_center, "width fillchar", 1},
-                                            {"count", s_count, "sub", 1},
-                                            {"endswith", s_endswith, "suffix", 1},
-                                            {"find", s_find, "sub start", 1},
+                                            {"count", s_count, "sub start end", 1},
+                                            {"endswith", s_endswith, "suffix start end", 1},
+                                            {"find", s_find, "sub start end", 1},
                                             {"format", s_format, NULL, 0},
-                                            {"index", s_index, "sub start", 1},
+                                            {"index", s_index, "sub start end", 1},
                                             {"isalnum", s_isalnum, "", 0},
                                             {"isalpha", s_isalpha, "", 0},
                                             {"isdecimal", s_isdigit, "", 0},
@@ -584,20 +608,20 @@ const lt_jbuiltin lt_jinja_str_methods[] = {{"capitalize", s_capitalize, "", 0},
                                             {"join", s_join, "iterable", 1},
                                             {"ljust", s_ljust, "width fillchar", 1},
                                             {"lower", s_lower, "", 0},
-                                            {"casefold", s_lower, "", 0},
+                                            {"casefold", s_casefold, "", 0},
                                             {"lstrip", s_lstrip, "chars", 0},
                                             {"partition", s_partition, "sep", 1},
                                             {"removeprefix", s_removeprefix, "prefix", 1},
                                             {"removesuffix", s_removesuffix, "suffix", 1},
                                             {"replace", s_replace, "old new count", 2},
-                                            {"rfind", s_rfind, "sub start", 1},
+                                            {"rfind", s_rfind, "sub start end", 1},
                                             {"rjust", s_rjust, "width fillchar", 1},
                                             {"rpartition", s_rpartition, "sep", 1},
                                             {"rsplit", s_rsplit, "sep maxsplit", 0},
                                             {"rstrip", s_rstrip, "chars", 0},
                                             {"split", s_split, "sep maxsplit", 0},
                                             {"splitlines", s_splitlines, "keepends", 0},
-                                            {"startswith", s_startswith, "prefix", 1},
+                                            {"startswith", s_startswith, "prefix start end", 1},
                                             {"strip", s_strip, "chars", 0},
                                             {"swapcase", s_swapcase, "", 0},
                                             {"title", s_title, "", 0},

@@ -76,6 +76,14 @@ static lt_err int_op(lt_jrun *r, lt_jop op, int64_t a, int64_t b, lt_jv *out) {
     return LT_OK;
 }
 
+/* Python's a // b, rounded as there. */
+static double floor_divided(double a, double b) {
+    const double rest = fmod(a, b);
+    const double exact = (a - rest) / b - (rest != 0 && (rest < 0) != (b < 0) ? 1.0 : 0.0);
+    const double whole = floor(exact);
+    return copysign(exact - whole > 0.5 ? whole + 1 : whole, a / b);
+}
+
 static lt_err float_op(lt_jrun *r, lt_jop op, double a, double b, lt_jv *out) {
     double x;
     if (b == 0 && (op == LT_OP_DIV || op == LT_OP_FLOORDIV || op == LT_OP_MOD)) {
@@ -98,9 +106,11 @@ static lt_err float_op(lt_jrun *r, lt_jop op, double a, double b, lt_jv *out) {
         x = pow(a, b);
         break;
     default:
-        x = fmod(a, b);
-        x += x != 0 && (x < 0) != (b < 0) ? b : 0;
-        x = op == LT_OP_MOD ? x : floor((a - x) / b + 0.5);
+        x = fmod(a, b); /* As in Python, 0 has the sign of b, and a quotient of 0 that of a / b. */
+        x = x == 0 ? copysign(0, b) : (x < 0) != (b < 0) ? x + b : x;
+        if (op == LT_OP_FLOORDIV) {
+            x = floor_divided(a, b);
+        }
         break;
     }
     *out = (lt_jv){.kind = LT_JV_FLOAT, .f = x};
@@ -370,6 +380,13 @@ lt_err lt_jinja_attr(lt_jrun *r, lt_jv v, lt_jv name, lt_jv *out) {
     }
     if (v.kind == LT_JV_MACRO && lt_jv_str_is(name, "name")) {
         *out = v.macro->node->value;
+        return LT_OK;
+    }
+    if (v.kind == LT_JV_MACRO && lt_jv_str_is(name, "arguments")) {
+        LT_TRY(lt_jv_new_list(&r->pool, LT_JLIST_TUPLE, 0, out));
+        for (const lt_jnode *p = v.macro->node->a; p != NULL; p = p->next) {
+            LT_TRY(lt_jv_push(&r->pool, out->list, p->value));
+        }
         return LT_OK;
     }
     if (v.kind == LT_JV_LIST && v.list->group &&

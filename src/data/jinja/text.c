@@ -91,6 +91,19 @@ static lt_err put_lower(lt_jbuf *b, uint32_t cp) {
     return LT_OK;
 }
 
+/* str.casefold(): the lower case of the upper case; Cherokee folds to its upper case, and a dotless
+ * i is left. */
+static lt_err put_folded(lt_jbuf *b, uint32_t cp) {
+    const uint32_t upper = lt_unicode_upper(cp);
+    if (cp == 0xDF || cp == 0x1E9E) {
+        return lt_jbuf_puts(b, "ss");
+    }
+    if (cp == 0x131 || (upper >= 0x13A0 && upper <= 0x13F5)) {
+        return put_cp(b, cp == 0x131 ? cp : upper);
+    }
+    return put_lower(b, upper);
+}
+
 static bool is_upper_cp(uint32_t cp) {
     size_t n;
     const uint32_t *lower = lt_unicode_lower(&cp, &n);
@@ -105,6 +118,10 @@ lt_err lt_jtext_case(lt_jbuf *b, const char *s, size_t n, lt_jcase how) {
         uint32_t cp;
         const bool cased = true;
         p += lt_utf8_decode(p, end, &cp);
+        if (how == LT_CASE_FOLD) {
+            LT_TRY(put_folded(b, cp));
+            continue;
+        }
         const bool upper = how == LT_CASE_UPPER || (first && how >= LT_CASE_TITLE && cased) ||
                            (how == LT_CASE_SWAP && !is_upper_cp(cp));
         const bool is_upper = how == LT_CASE_SWAP ? !is_upper_cp(cp) : upper;
