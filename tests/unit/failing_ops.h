@@ -76,15 +76,17 @@ static inline const lt_backend *failing_backend(void) {
     return &b;
 }
 
-/* Let each call of `run` fail in turn: it must then fail by the same error. It is run once without
- * a failure before, so that calls of a first run alone, which make packed copies, are left out. */
-static inline void failing_each(lt_err (*run)(void *of), void *of, const char *what) {
+/* Let each of the last `most` calls of `run` fail in turn: it must then fail by the same error. It
+ * is run once without a failure before, so that calls of a first run alone, which make packed
+ * copies, are left out. */
+static inline void failing_last(lt_err (*run)(void *of), void *of, const char *what, int64_t most) {
     failing_at(0);
     if (run(of) != LT_OK) {
         fail_msg("%s: %s", what, lt_error_message());
     }
     assert_true(failing.calls > 0);
-    for (int64_t i = 1; i == 1 || failing.name != NULL; i++) {
+    const int64_t first = failing.calls > most ? failing.calls - most + 1 : 1;
+    for (int64_t i = first; i == first || failing.name != NULL; i++) {
         char says[64];
         failing_at(i);
         const lt_err err = run(of);
@@ -99,6 +101,10 @@ static inline void failing_each(lt_err (*run)(void *of), void *of, const char *w
         }
     }
     failing_at(0);
+}
+
+static inline void failing_each(lt_err (*run)(void *of), void *of, const char *what) {
+    failing_last(run, of, what, INT64_MAX);
 }
 
 #endif
