@@ -187,6 +187,12 @@ static void shapes_have_their_sizes(void **state) {
         assert_int_equal(spec.max_seq, cases[i].positions);
         assert_int_equal(lt_train_shape_spec(shape, 16).max_seq, 1024);
     }
+    for (int i = 0; i < LT_TRAIN_N_SHAPES;
+         i++) { /* Heads divide the width, and groups the heads. */
+        const lt_model_spec spec = lt_train_shape_spec(&lt_train_shapes[i], 1);
+        assert_int_equal(spec.head_dim * spec.n_heads, spec.width);
+        assert_int_equal(spec.n_heads % spec.n_kv_heads, 0);
+    }
     assert_null(lt_train_shape_find("gpt2"));
     assert_null(lt_train_shape_find("llama-8b-instruct"));
 }
