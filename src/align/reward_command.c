@@ -46,6 +46,7 @@ static lt_err start(lt_reward_command *c, int in, int out) {
     char *const argv[] = {(char[]){"sh"}, (char[]){"-c"}, (char *)(uintptr_t)c->command, NULL};
     posix_spawn_file_actions_t files;
     posix_spawnattr_t how;
+    sigset_t blocked;
     int failed;
     posix_spawn_file_actions_init(&files);
     posix_spawnattr_init(&how);
@@ -53,8 +54,14 @@ static lt_err start(lt_reward_command *c, int in, int out) {
     posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
     /* The program has its own process group, so that processes it starts can be ended with it, and
      * Ctrl-C reaches only the run. */
-    posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP);
+    posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
     posix_spawnattr_setpgroup(&how, 0);
+    /* Slurm's warning before a time limit goes to every process of a step. The run saves after it,
+     * and needs the program until then. */
+    (void)pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+    (void)sigaddset(&blocked, SIGUSR1);
+    (void)sigaddset(&blocked, SIGUSR2);
+    posix_spawnattr_setsigmask(&how, &blocked);
     failed = posix_spawn(&c->pid, "/bin/sh", &files, &how, argv, environ);
     posix_spawnattr_destroy(&how);
     posix_spawn_file_actions_destroy(&files);

@@ -270,6 +270,7 @@ static void command_answers(void **state) {
     double got[2];
     (void)state;
     must(command("while read -r l; do echo 0.25; done", 10, got));
+    must(command("kill -USR1 $$; kill -USR2 $$; while read -r l; do echo 0.25; done", 10, got));
     assert_true(got[0] == 0.5 && got[1] == 0.5);
     must(command(
         "while read -r a; read -r b; do echo '{\"reward\": -1, \"why\": \"x\"}'; echo null; "
