@@ -5,9 +5,9 @@
  *
  * null says that the command has no opinion about this answer. The program is started once, by
  * /bin/sh, and must write each line out as soon as it has one (Python: print(x, flush=True)). Its
- * standard error is that of this process. SIGUSR1 and SIGUSR2 are blocked in it. It is an error if the program ends, gives no line within
- * the time limit, or gives any other line than the above; the message names the command, the answer
- * and the line. */
+ * standard error is that of this process. SIGUSR1 and SIGUSR2 are blocked in it. It is an error if
+ * the program ends, gives no line within the time limit, or gives any other line than the above;
+ * the message names the command, the answer and the line. */
 #ifndef LT_ALIGN_REWARD_COMMAND_H
 #define LT_ALIGN_REWARD_COMMAND_H
 
