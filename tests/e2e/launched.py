@@ -98,7 +98,7 @@ def bits(out):
 def undisturbed(ranks, args, more=()):
     """The bits of an undisturbed run. A rank that gets no core for longer than SILENT is not
     stopped."""
-    done = subprocess.run(command(ranks, args, ("--silent", "60", *more)), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+    done = subprocess.run(command(ranks, args, ("--silent", "60", *more)), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
     assert done.returncode == 0, done.stderr[-600:]
     return bits(args["out"])
 
