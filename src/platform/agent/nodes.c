@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,6 +152,9 @@ lt_err lt_nodes_open(lt_nodes *nodes, const lt_nodes_options *o) {
                                    .dies_by = nodes->hosts != NULL ? SIGTERM : LT_AGENT_ORPHANED};
     if (n == 0) {
         return LT_OK;
+    }
+    if (nodes->hosts == NULL) { /* It would end an agent that starts. */
+        (void)sigaddset(&nodes->agents.mask, LT_AGENT_ORPHANED);
     }
     LT_TRY(lt_processes_open(&nodes->agents, n));
     nodes->all = calloc((size_t)n, sizeof *nodes->all);

@@ -204,6 +204,9 @@ static int as_rank(const char *how) {
 /* argv: PROGRAM agent --memory FOLDER --node K --nodes N */
 static int as_agent(char **argv) {
     const int node = atoi(argv[5]);
+    sigset_t blocked;
+    (void)sigprocmask(SIG_BLOCK, NULL, &blocked);
+    put_number("orphaned", node, sigismember(&blocked, LT_AGENT_ORPHANED));
     put_number("agent", node, (int)getpid());
     return lt_agent_run(&(lt_agent_options){.root = argv[3],
                                             .token = getenv(LT_ENV_TOKEN),
@@ -496,6 +499,9 @@ static void ranks_move_to_a_spare_node(void **state) {
         for (int r = 0; r < 4; r++) {
             assert_int_equal(number_in("attempt-2", r), r < 2 ? 0 : 2);
         }
+        /* An agent that has just begun keeps the signal of the launcher's end, which would end it
+         * before it could remove the run's memory. */
+        assert_int_equal(number_in("orphaned", 0), 1);
     }
 }
 
