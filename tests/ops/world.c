@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "tensor/block.h"
 
-enum { GUARD_BYTES = 256, PATTERN = 0xA5, POISON = 0xFF, PAD_ELEMENTS = 3, ALIGNED_PAD = 16 };
+enum { GUARD_BYTES = 256, PATTERN = 0xFF, POISON = 0xFF, PAD_ELEMENTS = 3, ALIGNED_PAD = 16 };
 
 int lt_world_owner(const lt_setup *s, int tensor) {
     const char *alias = s->tensors[tensor].alias;

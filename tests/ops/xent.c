@@ -39,10 +39,14 @@ static const lt_case cases[] = {
     {"apertus 8M", LT_CASE_BENCH, .R = 1024, .V = 8192, .grad_scale = 1},
 };
 
+/* Some labels are the first and the last id of a vocabulary or its part. */
 static void fill_labels(double *values, const lt_case_tensor *t, lt_rng *r) {
     for (int64_t i = 0; i < t->count; i++) {
         const int64_t n = t->c->V * (t->c->P > 0 ? t->c->P : 1);
-        values[i] = i % 3 == 2 ? -1.0 : (double)lt_rng_below(r, (uint64_t)n);
+        values[i] = i % 6 == 1   ? (double)t->c->S
+                    : i % 6 == 4 ? (double)(t->c->S + t->c->V - 1)
+                    : i % 3 == 2 ? -1.0
+                                 : (double)lt_rng_below(r, (uint64_t)n);
         if (t->c->extreme) {
             values[i] = i % 3 == 2 ? -1.0 : (double)(t->c->V / 2); /* A logit that is never -inf. */
         }

@@ -3,7 +3,7 @@
  *     v = alpha * sum
  *     EPI_BIAS 1: v += bias[col] (16-bit)   2: v += bias[col] (f32)
  *     EPI_SAVE 1: pre[row][col] = v, for the backward pass
- *     EPI_ACT      v = f(v)                      f: ACT_GELU_TANH, ACT_SILU, ACT_RELU2, ACT_XIELU
+ *     EPI_ACT      v = f(v)                      f: ACT_GELU_TANH, ACT_SILU, ACT_RELU2
  *                                                (numbers below)
  *     EPI_ACT_BWD  v *= f'(aux[row][col])        aux holds what EPI_SAVE stored
  *     EPI_RESIDUAL 1: v += aux[row][col]
@@ -21,7 +21,6 @@
 #define ACT_GELU_TANH 1
 #define ACT_SILU      2
 #define ACT_RELU2     3
-#define ACT_XIELU     4
 #ifndef EPI_BIAS
 #define EPI_BIAS 0
 #endif
@@ -43,27 +42,21 @@
 #endif
 #define EPI_TRIVIAL (!EPI_BIAS && !EPI_SAVE && !EPI_ACT && !EPI_ACT_BWD && !EPI_RESIDUAL)
 
-INLINE float act_apply(int kind, float x, const lt_gemm_kernel_args *a) {
+INLINE float act_apply(int kind, float x) {
     if (kind == ACT_GELU_TANH) {
         return gelu_tanh(x);
     } else if (kind == ACT_SILU) {
         return silu(x);
-    } else if (kind == ACT_RELU2) {
-        return x > 0.0f ? x * x : 0.0f;
     }
-    const float low = x < -1e-6f ? x : -1e-6f; /* xIELU, arXiv:2411.13010 */
-    return x > 0.0f ? x * (a->xielu_p * x + 0.5f) : a->xielu_n * (expm1f(low) - x) + 0.5f * x;
+    return x > 0.0f ? x * x : 0.0f;
 }
-INLINE float act_slope(int kind, float x, const lt_gemm_kernel_args *a) {
+INLINE float act_slope(int kind, float x) {
     if (kind == ACT_GELU_TANH) {
         return gelu_tanh_slope(x);
     } else if (kind == ACT_SILU) {
         return silu_slope(x);
-    } else if (kind == ACT_RELU2) {
-        return x > 0.0f ? 2.0f * x : 0.0f;
     }
-    const float low = x < -1e-6f ? x : -1e-6f;
-    return x > 0.0f ? 2.0f * a->xielu_p * x + 0.5f : a->xielu_n * expm1f(low) + 0.5f;
+    return x > 0.0f ? 2.0f * x : 0.0f;
 }
 
 INLINE void epilogue_pair(float *v0, float *v1, int row, int col, const lt_gemm_kernel_args *a) {
@@ -85,15 +78,15 @@ INLINE void epilogue_pair(float *v0, float *v1, int row, int col, const lt_gemm_
         x1 = elem_hi(pre);
 #endif
 #if EPI_ACT && !EPI_ACT_LATER
-        x0 = act_apply(EPI_ACT, x0, a);
-        x1 = act_apply(EPI_ACT, x1, a);
+        x0 = act_apply(EPI_ACT, x0);
+        x1 = act_apply(EPI_ACT, x1);
 #endif
 #if (EPI_ACT_BWD && !EPI_ACT_LATER) || EPI_RESIDUAL
         const u32 x = *(const u32 *)(a->aux + (i64)row * a->aux_ld + col);
 #endif
 #if EPI_ACT_BWD && !EPI_ACT_LATER
-        x0 *= act_slope(EPI_ACT_BWD, elem_lo(x), a);
-        x1 *= act_slope(EPI_ACT_BWD, elem_hi(x), a);
+        x0 *= act_slope(EPI_ACT_BWD, elem_lo(x));
+        x1 *= act_slope(EPI_ACT_BWD, elem_hi(x));
 #elif EPI_RESIDUAL
         x0 += elem_lo(x);
         x1 += elem_hi(x);

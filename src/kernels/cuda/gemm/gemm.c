@@ -255,7 +255,6 @@ static const char *act_word(int act) {
     return act == LT_ACT_GELU_TANH ? "ACT_GELU_TANH"
            : act == LT_ACT_SILU    ? "ACT_SILU"
            : act == LT_ACT_RELU2   ? "ACT_RELU2"
-           : act == LT_ACT_XIELU   ? "ACT_XIELU"
                                    : "ACT_NONE";
 }
 /* The constants of the epilogue; partial sums have none. */
@@ -451,8 +450,6 @@ lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm
                              .m_padded = (int)tile_m_padded(t, a->m),
                              .group = t->group,
                              .alpha = split ? 1.0f : a->alpha,
-                             .xielu_p = a->xielu_p,
-                             .xielu_n = a->xielu_n,
                              .bias = a->bias,
                              .aux = into_16 ? a->c : a->aux,
                              .pre = a->pre,
@@ -497,7 +494,7 @@ void lt_specs_gemm(lt_specs *l) {
     } others[] = {{&back, "DTYPE=bf16"},
                   {&forward, "DTYPE=fp16"},
                   {&forward, "DTYPE=bf16 EPI_BIAS=1 EPI_SAVE=1 EPI_ACT=ACT_GELU_TANH"},
-                  {&back, "DTYPE=bf16 EPI_ACT_BWD=ACT_XIELU"},
+                  {&back, "DTYPE=bf16 EPI_ACT_BWD=ACT_GELU_TANH"},
                   {&forward, "DTYPE=bf16 EPI_BIAS=2 EPI_RESIDUAL=1"},
                   {&forward, "DTYPE=bf16 EPI_RESIDUAL=1"},
                   {&back, "DTYPE=bf16 EPI_RESIDUAL=1"}};

@@ -26,9 +26,8 @@ typedef struct {
     const void *a, *b, *bias, *aux;
     void *c, *pre;
     int64_t aux_ld, pre_ld;
-    int act, act_bwd; /* LT_ACT_GELU_TANH, LT_ACT_SILU, LT_ACT_RELU2, LT_ACT_XIELU; -1: none */
+    int act, act_bwd; /* LT_ACT_GELU_TANH, LT_ACT_SILU, LT_ACT_RELU2; -1: none */
     bool residual;
-    float xielu_p, xielu_n; /* softplus(p) and 0.5 + softplus(n) */
     /* A second product is added to the sum: its operands, of in's type, with the rank as K; not
      * with trans_a. v NULL: none. */
     struct {

@@ -12,7 +12,6 @@ typedef struct {
     int m_padded; /* m rounded up to whole tiles. */
     int group;    /* Rows of (cluster) tiles processed together, for the L2. */
     float alpha;
-    float xielu_p, xielu_n; /* softplus(p), 0.5 + softplus(n) */
     const void *bias;
     const LT_ELEM(elem) * aux; /* (m, n), rows aux_ld apart */
     LT_ELEM(elem) * pre;       /* (m, n), rows pre_ld apart */
@@ -48,8 +47,8 @@ typedef struct {
 #define LT_GEMM_SM90_BYTES(bm, b_rows, stages, consumers, c_stages)                                \
     (1024 + (stages) * (((bm) + (b_rows)) * 128 + 16) + (consumers) * (c_stages)*8192 + 32)
 
-static_assert(sizeof(lt_gemm_kernel_args) == 136, "the same on host and device");
+static_assert(sizeof(lt_gemm_kernel_args) == 128, "the same on host and device");
 static_assert(sizeof(lt_gemm_beside_args) == 48, "the same on host and device");
-static_assert(sizeof(lt_gemm_split_args) == 160, "the same on host and device");
+static_assert(sizeof(lt_gemm_split_args) == 152, "the same on host and device");
 
 #endif

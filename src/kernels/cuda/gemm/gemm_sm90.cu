@@ -382,23 +382,22 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
 
 #if EPI_LATE
 /* Eight elements of the chunk: y = f(x). */
-INLINE uint4 act_piece(uint4 v, const lt_gemm_kernel_args *a) {
+INLINE uint4 act_piece(uint4 v) {
     u32 x[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        x[i] = PACK_ELEM(act_apply(EPI_ACT, elem_lo(x[i]), a),
-                         act_apply(EPI_ACT, elem_hi(x[i]), a));
+        x[i] = PACK_ELEM(act_apply(EPI_ACT, elem_lo(x[i])), act_apply(EPI_ACT, elem_hi(x[i])));
     }
     return make_uint4(x[0], x[1], x[2], x[3]);
 }
 /* d f'(x). */
-INLINE uint4 slope_piece(uint4 d, uint4 aux, const lt_gemm_kernel_args *a) {
+INLINE uint4 slope_piece(uint4 d, uint4 aux) {
     u32 x[4] = {d.x, d.y, d.z, d.w};
     const u32 at[4] = {aux.x, aux.y, aux.z, aux.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        x[i] = PACK_ELEM(elem_lo(x[i]) * act_slope(EPI_ACT_BWD, elem_lo(at[i]), a),
-                         elem_hi(x[i]) * act_slope(EPI_ACT_BWD, elem_hi(at[i]), a));
+        x[i] = PACK_ELEM(elem_lo(x[i]) * act_slope(EPI_ACT_BWD, elem_lo(at[i])),
+                         elem_hi(x[i]) * act_slope(EPI_ACT_BWD, elem_hi(at[i])));
     }
     return make_uint4(x[0], x[1], x[2], x[3]);
 }
@@ -438,7 +437,7 @@ INLINE void store_late(const void *map_c, const void *map_pre, const lt_gemm_ker
     named_barrier_sync(BAR_STORE + consumer, 128);
 #pragma unroll 1
     for (int i = tid; i < CHUNK_BYTES / 16; i += 128) {
-        st_shared_v4(out + i * 16, act_piece(ld_shared_v4(stage + i * 16), a));
+        st_shared_v4(out + i * 16, act_piece(ld_shared_v4(stage + i * 16)));
     }
 #else
     u32 out = stage;
@@ -453,7 +452,7 @@ INLINE void store_late(const void *map_c, const void *map_pre, const lt_gemm_ker
 #pragma unroll 1
     for (int i = tid; i < CHUNK_BYTES / 16; i += 128) {
         st_shared_v4(stage + i * 16, slope_piece(ld_shared_v4(stage + i * 16),
-                                                 ld_shared_v4(stage + CHUNK_BYTES + i * 16), a));
+                                                 ld_shared_v4(stage + CHUNK_BYTES + i * 16)));
     }
 #endif
     fence_proxy_async();
