@@ -131,6 +131,18 @@ static void tell_sizes(const lt_training *t) {
     }
 }
 
+/* A step without rows changes nothing. If a stop is asked as well, the run ends as one that was
+ * stopped, with everything saved: the rows are drawn when it resumes. */
+static lt_err end_undrawn(const lt_training *t, const lt_step_outcome *step, lt_err err,
+                          int *stop) {
+    if (err == LT_OK || !t->undrawn || step->record.stop == 0.0) {
+        return err;
+    }
+    lt_log_warn("step %lld was not made: %s", (long long)t->state.step + 1, lt_error_message());
+    *stop = (int)step->record.stop;
+    return LT_OK;
+}
+
 /* stop: why the run ended before its last step; 0: it did not. */
 static lt_err train_steps(lt_training *t, int *stop) {
     lt_board *board = lt_training_board(t);
@@ -146,7 +158,10 @@ static lt_err train_steps(lt_training *t, int *stop) {
     while (t->state.step < t->recipe.steps && *stop == 0) {
         lt_step_outcome step;
         bool slow;
-        LT_TRY(lt_training_step(t, &step));
+        LT_TRY(end_undrawn(t, &step, lt_training_step(t, &step), stop));
+        if (t->undrawn) {
+            break;
+        }
         lt_board_step(board, t->state.step);
         if (lt_ranks_lead(&t->ranks)) {
             LT_TRY(lt_training_tell(t, &step));

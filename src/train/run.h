@@ -151,6 +151,7 @@ typedef struct lt_training {
     int64_t applied_step; /* Step of the last update: since then the weights are the same. */
     bool dead;            /* The last step's gradient was exactly 0, its loss was not. */
     bool save_late;       /* A checkpoint is due, and waits for a finite loss. */
+    bool undrawn;         /* The rows of the step after state.step could not be drawn. */
     int64_t sampled_step; /* Step of the newest sample and validation, -1: none. */
     int64_t evaluated_step;
     double flops_per_token, peak_flops;

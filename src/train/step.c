@@ -19,6 +19,7 @@
  *   device   ───────────── forward, backward k ────────┤     ├─ update ─┬─ forward k+1
  */
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -27,6 +28,8 @@
 #include "train/norm.h"
 #include "train/run.h"
 #include "train/together.h"
+
+#define STOP_LATE_S 1.0 /* How much later than a program of the run this process gets a signal. */
 
 void lt_training_take_tokens(const lt_training *t, lt_row_batch *b, int64_t n) {
     const int cp = lt_training_cp(t);
@@ -344,6 +347,15 @@ static lt_err carry_out(lt_training *t, lt_draw *now, lt_step_decision *d,
     return LT_OK;
 }
 
+/* A signal to all processes of a job also ends programs on which rows depend, such as a reward
+ * command, and this process may be the last to get it. */
+static void wait_for_stop(const lt_training *t) {
+    const double until_s = lt_clock_s() + STOP_LATE_S;
+    while (lt_training_stop_asked(t) == 0 && lt_clock_s() < until_s) {
+        (void)usleep(10000);
+    }
+}
+
 lt_err lt_training_step_begin(lt_training *t, lt_step_outcome *out) {
     const int64_t step = t->state.step + 1;
     const int64_t together = lt_recipe_together(&t->recipe);
@@ -355,6 +367,10 @@ lt_err lt_training_step_begin(lt_training *t, lt_step_outcome *out) {
     LT_TRY(lt_timeline_begin(&t->times.line, &out->span, LT_SPAN_STEP, step, 0));
     if (!now->drawn) {
         err = draw(t, now, step, t->state.rows);
+        t->undrawn = err != LT_OK;
+    }
+    if (t->undrawn) {
+        wait_for_stop(t);
     }
     out->plan = now->plan;
     out->record = (lt_step_record){.rows = (double)(now->n_rows / together),

@@ -119,6 +119,10 @@ with tempfile.TemporaryDirectory() as work:
         tap.check("dynamic sampling on two ranks is refused by name", r.returncode == 1 and "rl.resample = 2 with 2 ranks" in r.stderr, r.stderr[-500:])
         r = train(f"{work}/four", "--rl.rewards", "command", "--rl.command", "read -r line; exit 5", ranks=2)
         tap.check("a command that ends on a rank ends the run", r.returncode != 0 and "ended with status 5" in r.stderr, r.stderr[-500:])
+        # A job is cancelled: its signal also ends the reward command, here that of one rank.
+        stop = f"exec sh -c 'for i in $(seq 43); do read -r line; echo 1; done; mkdir {work}/stopped && kill -TERM $PPID && exit 5; while read -r line; do echo 1; done'"
+        r = train(f"{work}/five", "--rl.rewards", "command", "--rl.command", stop, ranks=2)
+        tap.check("unless a stop is asked as well: all ranks save, and nothing is lost", r.returncode == 75 and "everything is saved" in r.stderr and os.listdir(f"{work}/five/checkpoints"), f"{r.returncode}: {r.stderr[-500:]}")
 
     @tap.case
     def meshes():

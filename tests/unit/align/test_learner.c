@@ -3,6 +3,8 @@
 #include "unit/align/runs.h"
 
 #include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "align/learner.h"
 #include "align/train.h"
@@ -326,6 +328,33 @@ static void another_reference_is_not_resumed_with(void **state) {
     must(train_copy("beside", "rl.kl=0.1 steps=3"), "the same reference again");
 }
 
+/* A signal to all processes of a job also ends the reward command, here at its 40th answer. The run
+ * saves, and continues with the bits of an undisturbed one. */
+static void a_stop_that_also_ends_the_reward_command_saves(void **state) {
+    char command[2 * LT_PATH_BYTES + 256], options[2 * LT_PATH_BYTES + 512], flag[LT_PATH_BYTES];
+    (void)state;
+    run_path(flag, "signalled");
+    (void)snprintf(command, sizeof command,
+                   "#!/bin/sh\n"
+                   "n=0\n"
+                   "while read -r line; do\n"
+                   "    n=$((n + 1))\n"
+                   "    [ $n != 40 ] || [ -e %s ] || { : > %s; kill -TERM %d; exit 1; }\n"
+                   "    echo $((${#line} %% 3))\n"
+                   "done\n",
+                   flag, flag, (int)getpid());
+    write_file("rewards.sh", command);
+    run_path(command, "rewards.sh");
+    (void)snprintf(options, sizeof options, "rl.rewards=command rl.command=%s steps=3", command);
+    must(chmod(command, 0755) == 0 ? LT_OK : LT_ERR_IO, command);
+    assert_int_equal(train("signalled-run", options), LT_ERR_INTERRUPTED);
+    says("stopped at step 1 by Terminated; everything is saved");
+    run_holds("signalled-run", "1");
+    must(train("signalled-run", options), "resumed");
+    must(train("undisturbed", options), "undisturbed"); /* The file says not to signal again. */
+    same_file("signalled-run", "undisturbed", "checkpoints/step-000000003/weights.safetensors");
+}
+
 /* A resumed run with a curriculum asks what the uninterrupted one asks, because pass rates are in
  * the checkpoint. Both parts of the curriculum have an effect: levels open one after the other,
  * and a run without weights by pass rates is different. */
@@ -598,6 +627,7 @@ int main(void) {
         cmocka_unit_test(exact_runs_have_no_mismatch),
         cmocka_unit_test(a_resumed_run_equals_the_uninterrupted_one),
         cmocka_unit_test(another_reference_is_not_resumed_with),
+        cmocka_unit_test(a_stop_that_also_ends_the_reward_command_saves),
         cmocka_unit_test(curricula_resume),
         cmocka_unit_test(every_method_trains),
         cmocka_unit_test(drawing_ahead_equals_drawing_serially_with_the_same_lag),
