@@ -428,9 +428,7 @@ static void distill_close(void *of) {
 /* What identifies the data of `name` in a checkpoint. */
 static lt_err note(lt_training *t, const json_t *then, const char *name, const char *option,
                    const char *now) {
-    const char *was = json_string_value(json_object_get(then, name));
-    json_object_set_new(t->data, name, json_string(now));
-    if (was == NULL || strcmp(was, now) == 0) {
+    if (!lt_training_note(t, then, name, now)) {
         return LT_OK;
     }
     return lt_training_allow_or(

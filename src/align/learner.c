@@ -410,15 +410,13 @@ static void learner_close(void *of) {
 static lt_err learner_data(void *of, lt_training *t, const json_t *then) {
     const lt_learner *l = of;
     const lt_recipe *r = &t->recipe;
-    const char *was = json_string_value(json_object_get(then, "train"));
     char hash[17];
     LT_TRY(l->reference != NULL ? lt_training_note_model(t, then, "model.init", r->init) : LT_OK);
     LT_TRY(r->rl_reward_model[0] != '\0'
                ? lt_training_note_model(t, then, "rl.reward_model", r->rl_reward_model)
                : LT_OK);
     snprintf(hash, sizeof hash, "%016" PRIx64, l->problems.hash);
-    json_object_set_new(t->data, "train", json_string(hash));
-    if (was == NULL || strcmp(was, hash) == 0) {
+    if (!lt_training_note(t, then, "train", hash)) {
         return LT_OK;
     }
     return lt_training_allow_or(

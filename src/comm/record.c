@@ -127,7 +127,7 @@ lt_err lt_records_put_aside(const char *dir) {
     LT_TRY(lt_file_list(&names, &n, dir));
     for (size_t i = 0; i < n; i++) {
         LT_TRY_DONE(lt_path_join(from, dir, names[i]));
-        if (is_of_rank(names[i], ".tmp")) { /* Its rank was killed meanwhile. */
+        if (is_of_rank(names[i], ".tmp")) { /* Its rank was killed while it wrote. */
             (void)unlink(from);
         }
         if (strcmp(names[i], LT_RECORDS_DEVICE) != 0 && !is_of_rank(names[i], "")) {

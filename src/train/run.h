@@ -327,8 +327,11 @@ LT_MUST_USE lt_err lt_training_compare_base(lt_training *t);
  * names the option, else err with a message that proposes allow_change. */
 bool lt_training_has_changed(const lt_training *t, const char *name);
 LT_MUST_USE lt_err lt_training_allow_or(const lt_training *t, const char *name, lt_err err);
-/* For lt_objective.data: note the model at a path, which the option names and which no checkpoint
- * holds, for later manifests. STATE unless it is the one of the loaded checkpoint. */
+/* For lt_objective.data: note under `name`, for later manifests, what identifies a part of the data
+ * now. True: the loaded checkpoint has something else there. */
+bool lt_training_note(lt_training *t, const json_t *then, const char *name, const char *now);
+/* The same for the model at a path, which the option names and which no checkpoint holds. STATE if
+ * the loaded checkpoint has another one. */
 LT_MUST_USE lt_err lt_training_note_model(lt_training *t, const json_t *then, const char *option,
                                           const char *path);
 LT_MUST_USE lt_err lt_training_leave_branch(lt_training *t, int64_t step);

@@ -368,9 +368,9 @@ lt_err lt_training_step_begin(lt_training *t, lt_step_outcome *out) {
     if (!now->drawn) {
         err = draw(t, now, step, t->state.rows);
         t->undrawn = err != LT_OK;
-    }
-    if (t->undrawn) {
-        wait_for_stop(t);
+        if (t->undrawn) {
+            wait_for_stop(t);
+        }
     }
     out->plan = now->plan;
     out->record = (lt_step_record){.rows = (double)(now->n_rows / together),

@@ -297,7 +297,7 @@ lt_err lt_jinja_percent(lt_jrun *r, lt_jv format, lt_jv args, lt_jv *out) {
         }
         i = end;
     }
-    /* Python does not count what could be read by a key, and that includes jinja2's Undefined. */
+    /* Python does not check arguments that may be read by key; jinja2's Undefined is among them. */
     if (used < n_args && args.kind != LT_JV_DICT && args.kind != LT_JV_UNDEF &&
         (tuple || args.kind != LT_JV_LIST)) {
         LT_JFAIL(r, "not all arguments converted during string formatting");

@@ -153,7 +153,7 @@ lt_err lt_nodes_open(lt_nodes *nodes, const lt_nodes_options *o) {
     if (n == 0) {
         return LT_OK;
     }
-    if (nodes->hosts == NULL) { /* It would end an agent that starts. */
+    if (nodes->hosts == NULL) { /* Blocked until the agent waits for it; it would end it before. */
         (void)sigaddset(&nodes->agents.mask, LT_AGENT_ORPHANED);
     }
     LT_TRY(lt_processes_open(&nodes->agents, n));

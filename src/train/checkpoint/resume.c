@@ -213,13 +213,17 @@ lt_err lt_training_allow_or(const lt_training *t, const char *name, lt_err err) 
     LT_FAIL(LT_ERR_STATE, "%s; to continue with it, give --allow-change %s", message, name);
 }
 
+bool lt_training_note(lt_training *t, const json_t *then, const char *name, const char *now) {
+    const char *was = json_string_value(json_object_get(then, name));
+    json_object_set_new(t->data, name, json_string(now));
+    return was != NULL && strcmp(was, now) != 0;
+}
+
 lt_err lt_training_note_model(lt_training *t, const json_t *then, const char *option,
                               const char *path) {
-    const char *was = json_string_value(json_object_get(then, option));
     char hex[LT_FINGERPRINT_HEX];
     LT_TRY(lt_fingerprint_model(hex, path));
-    json_object_set_new(t->data, option, json_string(hex));
-    if (was == NULL || strcmp(was, hex) == 0) {
+    if (!lt_training_note(t, then, option, hex)) {
         return LT_OK;
     }
     return lt_training_allow_or(
@@ -227,7 +231,7 @@ lt_err lt_training_note_model(lt_training *t, const json_t *then, const char *op
         lt_error_set(LT_ERR_STATE,
                      "%s: the model at %s has changed since the checkpoint: the checksum of its "
                      "files was %s, now %s",
-                     option, path, was, hex));
+                     option, path, json_string_value(json_object_get(then, option)), hex));
 }
 
 /* The shards of a loader. */

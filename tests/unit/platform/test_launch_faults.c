@@ -499,8 +499,8 @@ static void ranks_move_to_a_spare_node(void **state) {
         for (int r = 0; r < 4; r++) {
             assert_int_equal(number_in("attempt-2", r), r < 2 ? 0 : 2);
         }
-        /* An agent that has just begun keeps the signal of the launcher's end, which would end it
-         * before it could remove the run's memory. */
+        /* In an agent that has just begun, the signal of the launcher's end is blocked: otherwise
+         * it would end the agent before this could remove the run's memory. */
         assert_int_equal(number_in("orphaned", 0), 1);
     }
 }
