@@ -115,52 +115,80 @@ void lt_log_tame(char *text, bool lines) {
     }
 }
 
-/* Write a JSON string. Bytes that are not UTF-8 become '?'. */
-static void write_string(FILE *to, const char *text) {
-    fputc('"', to);
+/* A line of JSON under construction. Every character of a message takes at most 6 bytes of it. */
+typedef struct {
+    char bytes[6 * (2 * LINE_BYTES + sizeof logger.run) + 512];
+    size_t n;
+} json_line;
+
+LT_PRINTF(2, 3) static void add(json_line *line, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    line->n += (size_t)vsnprintf(line->bytes + line->n, sizeof line->bytes - line->n, fmt, args);
+    va_end(args);
+}
+
+/* Add a JSON string. Bytes that are not UTF-8 become '?'. */
+static void add_string(json_line *line, const char *text) {
+    add(line, "\"");
     while (*text != '\0') {
         const unsigned char c = (unsigned char)*text;
         const size_t n = utf8_length((const unsigned char *)text);
         if (c == '"' || c == '\\') {
-            fprintf(to, "\\%c", c);
+            add(line, "\\%c", c);
         } else if (c < 0x20) {
-            fprintf(to, "\\u%04x", c);
+            add(line, "\\u%04x", c);
         } else if (n == 0) {
-            fputc('?', to);
+            add(line, "?");
         } else {
-            fwrite(text, 1, n, to);
+            add(line, "%.*s", (int)n, text);
         }
         text += n > 0 ? n : 1;
     }
-    fputc('"', to);
+    add(line, "\"");
 }
 
 /* The caller holds the lock. */
-static void write_json(FILE *to, lt_log_level level, const char *text) {
-    char now[LT_CLOCK_TEXT_BYTES];
-    fprintf(to, "{\"time\": \"%s\", \"level\": \"%s\"", lt_clock_text(now), level_names[level]);
+static void format_json(json_line *line, lt_log_level level, const char *now, const char *text) {
+    line->n = 0;
+    add(line, "{\"time\": \"%s\", \"level\": \"%s\"", now, level_names[level]);
     if (logger.run[0] != '\0') {
-        fputs(", \"run\": ", to);
-        write_string(to, logger.run);
-        fprintf(to, ", \"attempt\": %u, \"epoch\": %u, \"rank\": %d", logger.attempt, logger.epoch,
-                logger.rank);
+        add(line, ", \"run\": ");
+        add_string(line, logger.run);
+        add(line, ", \"attempt\": %u, \"epoch\": %u, \"rank\": %d", logger.attempt, logger.epoch,
+            logger.rank);
     }
     if (logger.step >= 0) {
-        fprintf(to, ", \"step\": %lld", (long long)logger.step);
+        add(line, ", \"step\": %lld", (long long)logger.step);
     }
-    fputs(", \"message\": ", to);
-    write_string(to, text);
-    fputs("}\n", to);
+    add(line, ", \"message\": ");
+    add_string(line, text);
+    add(line, "}\n");
 }
 
-/* The caller holds the lock. */
-static void write_file(lt_log_level level, const char *text) {
+/* Write a message to stderr if shown, and to the file if there is one and kept is set. Both get
+ * the same time, and a line of JSON is one write, so that lines of several processes that share a
+ * stderr do not mix. The caller holds the lock. */
+static void write_message(bool shown, bool kept, lt_log_level level, const char *text) {
     char now[LT_CLOCK_TEXT_BYTES];
-    if (logger.file != NULL && logger.json) {
-        write_json(logger.file, level, text);
-        fflush(logger.file);
-    } else if (logger.file != NULL) {
-        fprintf(logger.file, "%s %s %s\n", lt_clock_text(now), level_names[level], text);
+    json_line line;
+    lt_clock_text(now);
+    kept = kept && logger.file != NULL;
+    if (logger.json) {
+        format_json(&line, level, now, text);
+    }
+    if (shown && logger.json) {
+        fwrite(line.bytes, 1, line.n, stderr);
+    } else if (shown) {
+        fprintf(stderr, "%s%s%s\n", level == LT_LOG_INFO ? "" : level_names[level],
+                level == LT_LOG_INFO ? "" : ": ", text);
+    }
+    if (kept && logger.json) {
+        fwrite(line.bytes, 1, line.n, logger.file);
+    } else if (kept) {
+        fprintf(logger.file, "%s %s %s\n", now, level_names[level], text);
+    }
+    if (kept) {
         fflush(logger.file);
     }
 }
@@ -181,14 +209,10 @@ void lt_log(lt_log_level level, const char *fmt, ...) {
         fputs("\r\033[K", stderr);
         logger.line_shown = false;
     }
-    if (logger.json) {
-        write_json(stderr, level, text);
-    } else {
+    if (!logger.json) {
         lt_log_tame(text, true);
-        fprintf(stderr, "%s%s%s\n", level == LT_LOG_INFO ? "" : level_names[level],
-                level == LT_LOG_INFO ? "" : ": ", text);
     }
-    write_file(level, text);
+    write_message(true, true, level, text);
     pthread_mutex_unlock(&logger.lock);
 }
 
@@ -200,7 +224,7 @@ void lt_log_note(lt_log_level level, const char *fmt, ...) {
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     pthread_mutex_lock(&logger.lock);
-    write_file(level, text);
+    write_message(false, true, level, text);
     pthread_mutex_unlock(&logger.lock);
 }
 
@@ -250,14 +274,12 @@ void lt_progress_show(lt_progress *p, const char *fmt, ...) {
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     pthread_mutex_lock(&logger.lock);
-    if (logger.json) {
-        write_json(stderr, LT_LOG_INFO, text);
-    } else if (redraws) {
+    if (redraws) {
         fprintf(stderr, "\r\033[K%s", text);
         fflush(stderr);
         logger.line_shown = true;
     } else {
-        fprintf(stderr, "%s\n", text);
+        write_message(true, false, LT_LOG_INFO, text);
     }
     pthread_mutex_unlock(&logger.lock);
 }

@@ -1,4 +1,5 @@
 /* Log output: levels, the file, progress lines; and time as text. */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +22,7 @@
 /* What fn writes to stderr in a process of its own, which reads LATEEN_LOG at its first
  * message. */
 static char *said_by(void (*fn)(void), const char *level) {
-    static char text[4096];
+    static char text[1 << 16];
     int to[2];
     size_t n = 0;
     ssize_t got;
@@ -125,6 +126,69 @@ static void json_lines(void **state) {
     assert_null(strstr(text, "\"step\""));
     assert_non_null(strstr(second, "within"));
     assert_non_null(strstr(second, "\"step\""));
+}
+
+static void say_to_both(void) {
+    lt_log_set_json();
+    if (lt_log_to_file(path) == LT_OK) {
+        lt_log_info("\"said\" \x01");
+    }
+}
+
+/* stderr is a pipe that another process has filled and that is read only in the next second, so
+ * that the message waits between its two copies. They are equal nevertheless. */
+static void both_copies_have_one_time(void **state) {
+    static char filling[1 << 16], shown[sizeof filling + 4096];
+    char *kept = NULL;
+    int to[2];
+    ssize_t got;
+    size_t n = 0;
+    pid_t child;
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/lateen-log-%d", (int)getpid());
+    assert_int_equal(pipe(to), 0);
+    const int room = fcntl(to[1], F_GETPIPE_SZ);
+    assert_true(room > 0 && (size_t)room <= sizeof filling);
+    assert_int_equal(write(to[1], filling, (size_t)room), room);
+    child = fork();
+    if (child == 0) {
+        dup2(to[1], STDERR_FILENO);
+        close(to[0]);
+        close(to[1]);
+        say_to_both();
+        _exit(0);
+    }
+    close(to[1]);
+    sleep(2);
+    while ((got = read(to[0], shown + n, sizeof shown - 1 - n)) > 0) {
+        n += (size_t)got;
+    }
+    close(to[0]);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    shown[n] = '\0';
+    assert_int_equal(lt_file_read(&kept, NULL, path, 1000), LT_OK);
+    assert_string_equal(kept, shown + room);
+    assert_non_null(strstr(kept, "\"message\": \"\\\"said\\\" \\u0001\"}\n"));
+    free(kept);
+    unlink(path);
+}
+
+/* The longest message and the longest name of a run, of characters that take the most bytes. */
+static void say_the_longest(void) {
+    static char text[5000];
+    memset(text, 1, sizeof text - 1);
+    lt_log_set_json();
+    lt_log_set_run(text, UINT32_MAX, UINT32_MAX, INT32_MIN);
+    lt_log_set_step(INT64_MAX);
+    lt_log_error("%s", text);
+}
+
+static void the_longest_line(void **state) {
+    const char *text = said_by(say_the_longest, NULL);
+    size_t n = strlen(text);
+    (void)state;
+    assert_true(n > 6 * 1000);
+    assert_string_equal(text + n - 9, "\\u0001\"}\n");
 }
 
 static void trace_to_file(void) {
@@ -236,10 +300,15 @@ static void threads(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(levels),     cmocka_unit_test(a_file),
-        cmocka_unit_test(progress),   cmocka_unit_test(durations),
-        cmocka_unit_test(spans),      cmocka_unit_test(threads),
-        cmocka_unit_test(json_lines), cmocka_unit_test(messages_are_written_at_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(levels),
+                                       cmocka_unit_test(a_file),
+                                       cmocka_unit_test(progress),
+                                       cmocka_unit_test(durations),
+                                       cmocka_unit_test(spans),
+                                       cmocka_unit_test(threads),
+                                       cmocka_unit_test(json_lines),
+                                       cmocka_unit_test(messages_are_written_at_once),
+                                       cmocka_unit_test(both_copies_have_one_time),
+                                       cmocka_unit_test(the_longest_line)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
