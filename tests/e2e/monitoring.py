@@ -284,6 +284,9 @@ def draw_unknown(url):
     parts = b.js("['alerts', 'runs', 'nodes', 'queues', 'jobs'].map(x => document.getElementById(x).innerText).join('|')")
     check("page without any source: counts are unknown", facts == "? ? ? ? ? ?", facts)
     check("page without any source: each part says which source does not answer", parts.split("|") == [f"not known: {x} does not answer" for x in ("prometheus", "prometheus", "sinfo", "sinfo", "squeue")], parts)
+    rows = ", ".join(f"{k}: [{{metric: {{run: 'new'}}, value: [0, '{v}']}}]" for k, v in (("info", 1), ("step", 0), ("target", 9)))
+    begun = b.js(f"runs({{time: 100, window_s: 10, {rows}}})[0].innerText")
+    check("page: a run before its first step has no time left and no checkpoint yet", "step 0 of 9" in begun and not any(x in begun for x in ("NaN", "left", "checkpoint")), begun)
     b.close()
 
 

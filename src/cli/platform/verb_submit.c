@@ -224,6 +224,12 @@ static lt_err submit(const char *script, const char *out) {
     return LT_OK;
 }
 
+/* The port of HOST:PORT; 0 if there is none, or any that is free. */
+static int64_t port_of(const char *address) {
+    const char *colon = strrchr(address, ':');
+    return strtol(colon != NULL ? colon + 1 : address, NULL, 10);
+}
+
 static const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash != NULL ? slash + 1 : path;
@@ -251,6 +257,7 @@ static lt_err run(const submit_options *o, lt_recipe *r, const char **words, int
     }
     j.name = name;
     j.out = r->out;
+    j.metrics_port = port_of(r->metrics_listen);
     j.axes = e.axes;
     j.rest = e.rest;
     j.sizes = e.sizes;

@@ -155,6 +155,9 @@ static void write_options(FILE *to, const lt_job *j) {
     write_option(to, "reservation", j->reservation);
     write_option(to, "time", j->time);
     write_option(to, "output", j->log);
+    if (j->metrics_port > 0) {
+        fprintf(to, "#SBATCH --comment=lateen-metrics=%lld\n", (long long)j->metrics_port);
+    }
     fprintf(to, "#SBATCH --nodes=%lld", (long long)least);
     fprintf(to, most > least ? "-%lld\n" : "\n", (long long)most);
     /* With a number of tasks, sbatch would take the fewest nodes on which they fit. */

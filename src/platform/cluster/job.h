@@ -35,9 +35,10 @@ typedef struct {
     const char *program;      /* The path of lateen. */
     const char *const *words; /* After `lateen train`: the recipe and options; NULL at the end. */
     const char *out;          /* Run folder. */
-    const char *axes;         /* Axes of the mesh, without dp: "pp=2,tp=4"; "": dp alone. */
-    int64_t rest;             /* Their product, without ep: ranks of one replica. */
-    const int64_t *sizes;     /* Nodes on which the recipe can train, largest first. */
+    int64_t metrics_port; /* Of the run's /metrics, for deploy/slurm/targets.sh; 0: it has none. */
+    const char *axes;     /* Axes of the mesh, without dp: "pp=2,tp=4"; "": dp alone. */
+    int64_t rest;         /* Their product, without ep: ranks of one replica. */
+    const int64_t *sizes; /* Nodes on which the recipe can train, largest first. */
     size_t n_sizes;
     int64_t node_gpus; /* Ranks of a node, one for each GPU. */
     int64_t spares, cpus, lead_s, grow_s, retries;
