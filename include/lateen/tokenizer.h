@@ -128,9 +128,13 @@ typedef struct {
 
 lt_tokenizer_info lt_tokenizer_describe(const lt_tokenizer *t);
 
-/* Raw bytes of a piece as the decoder would emit it in the middle of a text; for a special token,
- * its name. NULL for an id without a piece. Not 0-terminated. */
+/* The piece of an id as the vocabulary has it, with SentencePiece's U+2581 or WordPiece's "##"; a
+ * byte-level piece, and one that stands for a byte, as raw bytes; for a special token, its name.
+ * NULL for an id without a piece. Not 0-terminated. */
 const char *lt_tokenizer_piece(const lt_tokenizer *t, uint32_t id, size_t *bytes);
+/* The bytes that the decoder writes for an id between others: the same, with a space for U+2581,
+ * and for a special token its name. NULL for an id without a piece. Not 0-terminated. */
+const char *lt_tokenizer_text(const lt_tokenizer *t, uint32_t id, size_t *bytes);
 bool lt_tokenizer_is_special(const lt_tokenizer *t, uint32_t id);
 
 /* Id of the piece or special token with exactly these bytes, or LT_TOKEN_NONE. */

@@ -46,6 +46,17 @@ check(f"a prompt of {context} tokens leaves none: 400", status == 400 and str(co
 status, a = complete(prompt=prompt[:context - 1], max_tokens=1, stream=False, n=3)
 check("one token of each of three samples", status == 200 and [len(c["token_ids"]) for c in a["choices"]] == [1, 1, 1], a)
 
+# A token's text and bytes are those that it adds to the answer, with a space where SentencePiece writes U+2581.
+a = complete(prompt="Once upon a time", max_tokens=30, logprobs=2)[1]["choices"][0]
+check("the tokens of log-probabilities are the text", "".join(a["logprobs"]["tokens"]) == a["text"] and a["text"].count(" ") > 5, a)
+a = ask("/completion", {"prompt": "Once upon a time", "n_predict": 30, "temperature": 0, "n_probs": 2})[1]
+raw = b"".join(bytes(p["bytes"]) for p in a["completion_probabilities"])
+check("and so are their bytes", raw.decode() == a["content"] and all(bytes(t["bytes"]).decode() == t["token"] for p in a["completion_probabilities"]
+                                                                      for t in p["top_logprobs"] if min(t["bytes"]) < 0x80), a)
+a = ask("/completion", {"prompt": "Once upon a time,", "n_predict": 20, "temperature": 0, "return_tokens": True,
+                        "grammar": 'root ::= " there was a cat"'})[1]
+check("a grammar's spaces may be those of words", a["content"] == " there was a cat" and a["tokens"][:5] == [383, 286, 261, 280, 294], a)
+
 # A stop string counts from token min_tokens on (docs/serve.md).
 free = complete(prompt="Once upon a time", max_tokens=40)[1]
 ids, text = ids_of(free), free["choices"][0]["text"]

@@ -117,17 +117,16 @@ static lt_err put_bytes(lt_tokenizer_stream *s, const char *bytes, size_t n, boo
 }
 
 /* Append a piece of text, in which U+2581 is a space. */
-static lt_err put_marked(lt_tokenizer_stream *s, const char *p, size_t n) {
+static lt_err put_marked(lt_text *out, const char *p, size_t n) {
     const char *const end = p + n;
-    s->piece.n = 0;
     while (p < end) {
         const char *hit = memmem(p, (size_t)(end - p), mark, MARK_BYTES);
         const char *stop = hit != NULL ? hit : end;
-        LT_TRY(lt_text_put(&s->piece, p, (size_t)(stop - p)));
-        LT_TRY(hit != NULL ? lt_text_put(&s->piece, " ", 1) : LT_OK);
+        LT_TRY(lt_text_put(out, p, (size_t)(stop - p)));
+        LT_TRY(hit != NULL ? lt_text_put(out, " ", 1) : LT_OK);
         p = hit != NULL ? hit + MARK_BYTES : end;
     }
-    return put_bytes(s, s->piece.data, s->piece.n, false);
+    return LT_OK;
 }
 
 /* Append a piece and strip U+2581 at the beginning of the text. For a .model that removes extra
@@ -157,7 +156,9 @@ static lt_err put_spm(lt_tokenizer_stream *s, uint32_t id) {
     n -= stripped ? MARK_BYTES : 0;
     s->at_start = s->at_start && t->spm.from_model && n == 0 &&
                   (t->spm.remove_extra_whitespaces || !stripped);
-    return put_marked(s, text, n);
+    s->piece.n = 0;
+    LT_TRY(put_marked(&s->piece, text, n));
+    return put_bytes(s, s->piece.data, s->piece.n, false);
 }
 
 static lt_err put_piece(lt_tokenizer_stream *s, uint32_t id) {
@@ -263,4 +264,79 @@ done:
     lt_text_free(&all);
     lt_tokenizer_stream_close(s);
     return err;
+}
+
+/* ---- The texts of single ids ---- */
+
+/* The most bytes of all texts together: a decoder may replace a character by a long text. */
+#ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+#define TEXTS_BYTES_MAX ((size_t)64 << 20)
+#else
+#define TEXTS_BYTES_MAX ((size_t)1 << 22)
+#endif
+
+/* Append what an id adds to a text that it stands inside of. */
+static lt_err put_alone(lt_tokenizer_stream *s, uint32_t id) {
+    const lt_tokenizer *t = s->t;
+    size_t n;
+    const char *piece = lt_tokenizer_piece(t, id, &n);
+    if (piece == NULL) {
+        return LT_OK;
+    }
+    if (piece != lt_vocab_text(&t->vocab, id) || lt_tokenizer_is_special(t, id)) {
+        return lt_text_put(&s->out, piece, n); /* A byte, or a name. */
+    }
+    if (t->spm.active) {
+        return put_marked(&s->out, piece, n);
+    }
+    LT_TRY(take_piece(s, id));
+    return lt_decode_chain_alone(&s->chain, s->piece.data, s->piece.n, &s->out);
+}
+
+/* Whether an id may add something else to a text than its piece. */
+static bool changes_pieces(const lt_tokenizer *t) {
+    bool renames = false;
+    for (size_t i = 0; i < t->n_added && !renames; i++) {
+        renames = (t->vocab.flags[t->added[i].id] & LT_PIECE_RENAMED) != 0;
+    }
+    return renames || t->spm.active || t->n_decode > 0;
+}
+
+lt_err lt_tokenizer_make_texts(lt_tokenizer *t) {
+    lt_err err = LT_OK;
+    lt_tokenizer_stream *s = NULL;
+    if (!changes_pieces(t)) {
+        return LT_OK;
+    }
+    LT_TRY_DONE(lt_tokenizer_stream_open(&s, t, false));
+    lt_tokenizer_stream_continue(s);
+    t->text_ends = malloc((size_t)t->vocab.n * sizeof *t->text_ends + 1);
+    if (t->text_ends == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s: texts of %u ids", t->name, t->vocab.n);
+    }
+    for (uint32_t id = 0; id < t->vocab.n; id++) {
+        LT_TRY_DONE(put_alone(s, id));
+        if (s->out.n > TEXTS_BYTES_MAX) {
+            LT_FAIL_DONE(LT_ERR_LIMIT,
+                         "%s: the decoder makes more than %zu bytes of the first %u pieces",
+                         t->name, TEXTS_BYTES_MAX, id + 1);
+        }
+        t->text_ends[id] = (uint32_t)s->out.n;
+    }
+    t->texts = s->out;
+    s->out = (lt_text){0};
+done:
+    lt_tokenizer_stream_close(s);
+    return err;
+}
+
+const char *lt_tokenizer_text(const lt_tokenizer *t, uint32_t id, size_t *bytes) {
+    const char *piece = lt_tokenizer_piece(t, id, bytes);
+    size_t begin;
+    if (piece == NULL || t->texts.n == 0) {
+        return piece;
+    }
+    begin = id > 0 ? t->text_ends[id - 1] : 0;
+    *bytes = t->text_ends[id] - begin;
+    return t->texts.data + begin;
 }

@@ -508,3 +508,39 @@ lt_err lt_decode_chain_apply(lt_decode_chain *c, const char *token, size_t n, bo
     }
     return lt_text_put(text, c->in.text.data, c->in.text.n);
 }
+
+/* Run a step on c->work, a token that stands between others. */
+static lt_err run_alone(lt_decode_chain *c, const lt_decode_stage *s) {
+    const lt_decode_op *op = s->op;
+    bool mapped;
+    switch (op->kind) {
+    case LT_DECODE_FUSE:
+    case LT_DECODE_BYTE_FALLBACK:
+        return LT_OK;
+    case LT_DECODE_SUFFIX:
+        return replace_all(c, op->from.data, op->from.n, " ", 1);
+    case LT_DECODE_CTC:
+        LT_TRY(replace_all(c, op->from.data, op->from.n, "", 0));
+        return op->cleanup ? replace_all(c, op->to.data, op->to.n, " ", 1) : LT_OK;
+    case LT_DECODE_BYTE_LEVEL:
+        c->other.n = 0;
+        LT_TRY(lt_tokenizer_unmap(c->work.data, c->work.n, &c->other, &mapped));
+        swap_work(c);
+        return LT_OK;
+    case LT_DECODE_STRIP:
+        return s->fused ? LT_OK : map_token(c, s);
+    default:
+        return map_token(c, s);
+    }
+}
+
+lt_err lt_decode_chain_alone(lt_decode_chain *c, const char *token, size_t n, lt_text *text) {
+    c->work.n = 0;
+    LT_TRY(lt_text_reserve(&c->work, 1));
+    LT_TRY(lt_text_reserve(&c->other, 1));
+    LT_TRY(lt_text_put(&c->work, token, n));
+    for (int i = 0; i < c->n; i++) {
+        LT_TRY(run_alone(c, &c->stages[i]));
+    }
+    return lt_text_put(text, c->work.data, c->work.n);
+}

@@ -74,6 +74,11 @@ void lt_decode_chain_continue(lt_decode_chain *c);
 LT_MUST_USE lt_err lt_decode_chain_apply(lt_decode_chain *c, const char *token, size_t n,
                                          bool final, lt_text *text);
 
+/* Append the bytes of a token that stands between others, after lt_decode_chain_continue. Steps
+ * that look at several tokens at once do not see the others: a byte piece stays as it is. */
+LT_MUST_USE lt_err lt_decode_chain_alone(lt_decode_chain *c, const char *token, size_t n,
+                                         lt_text *text);
+
 /* The byte that ByteFallback decodes a token to, or -1. */
 int lt_decode_byte(const char *s, size_t n);
 

@@ -88,6 +88,10 @@ struct lt_tokenizer {
     bool printable;
     lt_decode_op decode[LT_MAX_DECODE_OPS];
     int n_decode;
+    /* What each id adds to a text: that of id ends before texts.data[text_ends[id]], and begins
+     * where that of the id before it ends. Empty if every text is the piece. */
+    lt_text texts;
+    uint32_t *text_ends;
 
     uint32_t bos, eos, pad, unk, eot;
     /* For lt_tokenizer_info. A GGUF's reader begins the list, lt_tokenizer_find_ends completes
@@ -124,6 +128,9 @@ LT_MUST_USE lt_err lt_tokenizer_normalize(const lt_tokenizer *t, lt_tokenizer_sc
 
 /* tokenizer/ends.c: find the tokens that end a text, after all special ones are known. */
 LT_MUST_USE lt_err lt_tokenizer_find_ends(lt_tokenizer *t);
+
+/* tokenizer/decode.c: make the texts of all ids, after the decoder is known. */
+LT_MUST_USE lt_err lt_tokenizer_make_texts(lt_tokenizer *t);
 
 /* Add one added token (content is copied); vocab gets its piece. */
 LT_MUST_USE lt_err lt_tokenizer_add(lt_tokenizer *t, lt_added token, const char *content, size_t n);

@@ -519,6 +519,7 @@ static lt_err open_bytes(lt_tokenizer **out, const char *path, const uint8_t *da
     }
     LT_TRY_DONE(lt_tokenizer_find_ends(t));
     LT_TRY_DONE(apply_options(t, options));
+    LT_TRY_DONE(lt_tokenizer_make_texts(t));
     *out = t;
     t = NULL;
 done:

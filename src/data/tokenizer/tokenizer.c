@@ -42,6 +42,8 @@ void lt_tokenizer_close(lt_tokenizer *t) {
     lt_unigram_free(&t->unigram);
     lt_vocab_free(&t->vocab);
     lt_text_free(&t->chat_template);
+    lt_text_free(&t->texts);
+    free(t->text_ends);
     free(t->name);
     free(t);
 }

@@ -24,7 +24,7 @@ static void *grown(void *data, size_t *room, size_t n, size_t size) {
 static size_t characters(const lt_reply *j, const lt_token_logs *l, uint32_t id) {
     const lt_tokenizer *t = j->server->tokenizer;
     size_t bytes = 0, n = 0;
-    const char *piece = lt_tokenizer_piece(t, id, &bytes);
+    const char *piece = lt_tokenizer_text(t, id, &bytes);
     char *first = NULL;
     if (piece == NULL || (j->params.skip_special && lt_tokenizer_is_special(t, id))) {
         return 0;

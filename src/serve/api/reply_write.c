@@ -140,7 +140,7 @@ void lt_timings_write(lt_json_out *o, const lt_part *p, int64_t made) {
 void lt_piece_write(lt_json_out *o, const lt_server *s, int32_t id) {
     char valid[1024];
     size_t n = 0;
-    const char *piece = lt_tokenizer_piece(s->tokenizer, (uint32_t)id, &n);
+    const char *piece = lt_tokenizer_text(s->tokenizer, (uint32_t)id, &n);
 
     if (piece == NULL || 3 * n > sizeof valid) {
         lt_out_str(o, piece != NULL ? piece : "",
@@ -163,7 +163,7 @@ void lt_piece_or_id_write(lt_json_out *o, const lt_server *s, int32_t id, bool a
 
 void lt_token_write(lt_json_out *o, const lt_server *s, int32_t id, float logprob, bool as_id) {
     size_t n = 0;
-    const char *piece = lt_tokenizer_piece(s->tokenizer, (uint32_t)id, &n);
+    const char *piece = lt_tokenizer_text(s->tokenizer, (uint32_t)id, &n);
 
     lt_out_key(o, "token");
     lt_piece_or_id_write(o, s, id, as_id);

@@ -55,7 +55,7 @@ static lt_err collect(lt_grammar_vocab *v, const lt_tokenizer *t) {
     for (int64_t id = 0; id < v->n_ids; id++) {
         unsigned char code[4];
         size_t bytes = 0;
-        const char *s = lt_tokenizer_piece(t, (uint32_t)id, &bytes);
+        const char *s = lt_tokenizer_text(t, (uint32_t)id, &bytes);
         v->start[id] = n;
         if (s == NULL) {
             continue;

@@ -396,8 +396,35 @@ static void forced_bytes(void **state) {
     lt_grammar_close(g);
 }
 
+/* SentencePiece writes U+2581 where the text has a space, and the grammar speaks of the text. */
+static void spaces_of_sentencepiece(void **state) {
+    static const int32_t words[] = {383, 286, 261, 280, 294}; /* " there was a cat" in tok512.bin */
+    static const char rule[] = "root ::= \" there was a cat\"";
+    lt_tokenizer *t = NULL;
+    lt_grammar_vocab *v = NULL;
+    lt_grammar *g = NULL;
+    lt_grammar_state *s = NULL;
+    uint32_t bits[512 / 32];
+    (void)state;
+    assert_int_equal(lt_tokenizer_open(&t, "tests/golden/stories260k/tok512.bin", NULL), LT_OK);
+    assert_int_equal(lt_grammar_vocab_open(&v, t, NULL, 0), LT_OK);
+    assert_int_equal(lt_grammar_open(&g, v, LT_GRAMMAR_GBNF, rule, strlen(rule)), LT_OK);
+    assert_int_equal(lt_grammar_state_open(&s, g), LT_OK);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        assert_int_equal(lt_grammar_mask(s, bits, 512), LT_OK);
+        assert_true(bits[words[i] / 32] >> (words[i] % 32) & 1u);
+        assert_int_equal(lt_grammar_accept(s, words[i]), LT_OK);
+    }
+    assert_true(lt_grammar_accepting(s));
+    lt_grammar_state_close(s);
+    lt_grammar_close(g);
+    lt_grammar_vocab_close(v);
+    lt_tokenizer_close(t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(masks_equal_brute_force),
+                                       cmocka_unit_test(spaces_of_sentencepiece),
                                        cmocka_unit_test(regular_expressions),
                                        cmocka_unit_test(schemas),
                                        cmocka_unit_test(equal_bounds),

@@ -612,7 +612,7 @@ static void request_over(lt_reply *j, lt_part *own, const lt_event *ev) {
 static void stop_at_border(lt_reply *j, const lt_part *p, candidate *k, const lt_event *ev) {
     const lt_tokenizer *t = j->server->tokenizer;
     size_t n = 0;
-    const char *text = lt_tokenizer_piece(t, (uint32_t)ev->id, &n);
+    const char *text = lt_tokenizer_text(t, (uint32_t)ev->id, &n);
     if (!j->blocks->stepwise || k->met || ev->finish != LT_FINISH_NONE || text == NULL ||
         lt_tokenizer_is_special(t, (uint32_t)ev->id)) {
         return;

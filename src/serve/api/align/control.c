@@ -610,7 +610,7 @@ static void on_trial_token(lt_reply *j, const lt_event *ev) {
         k->closed = !k->closes_by_brace && k->text.n > 0;
         return;
     }
-    piece = lt_tokenizer_piece(j->server->tokenizer, (uint32_t)ev->id, &n);
+    piece = lt_tokenizer_text(j->server->tokenizer, (uint32_t)ev->id, &n);
     if (piece != NULL && !lt_tokenizer_is_special(j->server->tokenizer, (uint32_t)ev->id)) {
         take_trial_text(k, piece, n);
     }

@@ -41,7 +41,7 @@ static bool letter_id(lt_server *s, const char *letter, int32_t *out, lt_api_err
     bool ok = lt_server_encode(s, letter, 1, 0, &ids, e);
     *out = ok && ids.n > 0 ? (int32_t)ids.data[ids.n - 1] : -1;
     lt_ids_free(&ids);
-    piece = *out >= 0 ? lt_tokenizer_piece(s->tokenizer, (uint32_t)*out, &n) : NULL;
+    piece = *out >= 0 ? lt_tokenizer_text(s->tokenizer, (uint32_t)*out, &n) : NULL;
     if (ok && (piece == NULL || n < 1 || n > 2 || piece[n - 1] != letter[0])) {
         return lt_api_refuse(e, "alignment.method",
                              "method tournament: no single token of this model is the letter %s",
