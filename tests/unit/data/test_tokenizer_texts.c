@@ -1,6 +1,6 @@
 /* What single ids add to a text, for each decoder of a tokenizer.json and for SentencePiece's
- * rules. The expected texts are what the tokenizers package decodes for [first, id] behind what it decodes
- * for [first]; in a longer text, also for an end-of-word suffix. */
+ * rules. The expected texts are what the tokenizers package decodes for [first, id] behind what it
+ * decodes for [first]; in a longer text, also for an end-of-word suffix. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
