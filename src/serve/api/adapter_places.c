@@ -219,15 +219,13 @@ lt_adapter_take lt_adapter_set_take(lt_reply *j, lt_api_error *e) {
     return how;
 }
 
-/* Try again each waiting reply, in order. */
+/* Try again each waiting reply, in order. A place that was to leave for a reply that has gone since
+ * takes requests again, even if no other reply waits. */
 void lt_adapter_set_retry(evutil_socket_t fd, short what, void *arg) {
     lt_adapter_set *a = arg;
     lt_fifo all = a->waiting;
     (void)fd;
     (void)what;
-    if (all.first == NULL) {
-        return;
-    }
     a->waiting = (lt_fifo){NULL, NULL};
     for (int32_t i = 0; i < a->n_places; i++) {
         a->places[i].leaving = false;
@@ -250,6 +248,7 @@ void lt_adapter_set_drop(lt_reply *j) {
     if (c->waits) {
         (void)lt_fifo_take_out(&a->waiting, &c->link);
         c->waits = false;
+        event_active(a->on_retry, 0, 0);
     }
     if (c->place > 0) {
         lt_lora_pool_release(a->pool, c->place - 1);

@@ -636,14 +636,28 @@ void lt_adapter_set_write_uses(const lt_adapter_choice *c, lt_json_out *o) {
     lt_out_shut(o, ']');
 }
 
-/* Append the names of a choice or a place to out, separated by commas. Names that would break a
- * label are omitted. Called with the lock held. */
+/* Whether a list of names, separated by commas, has this one. */
+static bool is_in(const char *list, const char *name) {
+    const size_t n = strlen(name);
+    while (list[0] != '\0') {
+        const size_t width = strcspn(list, ",");
+        if (width == n && strncmp(list, name, n) == 0) {
+            return true;
+        }
+        list += width + (list[width] == ',');
+    }
+    return false;
+}
+
+/* Append the names of a choice or a place to out, separated by commas, each once. Names that would
+ * break a label are omitted. Called with the lock held. */
 static void add_names(const lt_adapter_set *a, char *out, size_t room, const lt_adapter_use *uses,
                       int n) {
     for (int i = 0; i < n; i++) {
         const lt_adapter *d = lt_adapter_of_number(a, uses[i].number);
         const size_t used = strlen(out);
-        if (d != NULL && strpbrk(d->name, "\"\\\n,") == NULL && used + strlen(d->name) + 2 < room) {
+        if (d != NULL && strpbrk(d->name, "\"\\\n,") == NULL && !is_in(out, d->name) &&
+            used + strlen(d->name) + 2 < room) {
             snprintf(out + used, room - used, "%s%s", used > 0 ? "," : "", d->name);
         }
     }

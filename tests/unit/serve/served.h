@@ -64,25 +64,29 @@ static inline void *served_run(void *ctx) {
     return NULL;
 }
 
-/* Returns the status and, in answer, the body. */
-static inline int served_ask(const served *s, const char *method, const char *path,
-                             const char *body, char answer[SERVED_REPLY_BYTES]) {
+/* Send a request with further lines of its head, each with its "\r\n"; returns the status and, in
+ * answer, the whole answer. */
+static inline int served_send(const served *s, const char *method, const char *path,
+                              const char *lines, const char *body, size_t body_n,
+                              char answer[SERVED_REPLY_BYTES]) {
     const struct sockaddr_in to = {.sin_family = AF_INET,
                                    .sin_port = htons((uint16_t)s->port),
                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    char head[512];
+    char head[2048];
     size_t n = 0;
     ssize_t got;
     int status = 0;
     const int head_n = snprintf(head, sizeof head,
-                                "%s %s HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: "
-                                "application/json\r\nContent-Length: %zu\r\n\r\n",
-                                method, path, strlen(body));
+                                "%s %s HTTP/1.0\r\nHost: 127.0.0.1\r\n%sContent-Length: "
+                                "%zu\r\n\r\n",
+                                method, path, lines, body_n);
+    const struct timeval most = {.tv_sec = 60}; /* A call without an answer fails its test. */
     assert_true(fd >= 0 && head_n < (int)sizeof head);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most), 0);
     assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
     assert_int_equal(send(fd, head, (size_t)head_n, MSG_NOSIGNAL), head_n);
-    assert_int_equal(send(fd, body, strlen(body), MSG_NOSIGNAL), strlen(body));
+    assert_int_equal(send(fd, body, body_n, MSG_NOSIGNAL), body_n);
     while ((got = recv(fd, answer + n, SERVED_REPLY_BYTES - 1 - n, 0)) > 0) {
         n += (size_t)got;
     }
@@ -91,9 +95,22 @@ static inline int served_ask(const served *s, const char *method, const char *pa
     if (sscanf(answer, "HTTP/1.%*d %d", &status) != 1) {
         fail_msg("%s %s: no answer: %.200s", method, path, answer);
     }
+    return status;
+}
+
+/* Remove the answer's head. The body may hold zero bytes. */
+static inline void served_behead(char answer[SERVED_REPLY_BYTES]) {
     const char *const after = strstr(answer, "\r\n\r\n");
     assert_non_null(after);
-    memmove(answer, after + 4, strlen(after + 4) + 1);
+    memmove(answer, after + 4, (size_t)(answer + SERVED_REPLY_BYTES - (after + 4)));
+}
+
+/* Returns the status and, in answer, the body. */
+static inline int served_ask(const served *s, const char *method, const char *path,
+                             const char *body, char answer[SERVED_REPLY_BYTES]) {
+    const int status = served_send(s, method, path, "Content-Type: application/json\r\n", body,
+                                   strlen(body), answer);
+    served_behead(answer);
     return status;
 }
 
@@ -230,7 +247,7 @@ static inline void served_check(const served *s, const char *method, const char 
     json_t *const asked = body[0] != '\0' ? served_parse(body) : NULL;
     char *const text = asked != NULL ? json_dumps(asked, JSON_COMPACT) : strdup("");
     const int got_status = served_ask(s, method, path, text, answer);
-    json_t *const whole = json_loads(answer, 0, NULL);
+    json_t *const whole = json_loads(answer, JSON_DECODE_ANY, NULL);
     json_t *const got = json_is_array(expected) && !json_is_array(whole) ? served_events(answer)
                                                                          : json_incref(whole);
     if (got_status != status || !served_like(expected, got)) {
