@@ -86,6 +86,9 @@ static void results_name_their_line(void **state) {
                                           strlen(strchr(o.data, '\n') + 1), "batch_77"),
                      4);
     json_decref(tree);
+    lt_out_clear(&o);
+    lt_batch_put_error(&o, "batch_77", 12345678, "b", "c", "m");
+    assert_int_equal(lt_batch_result_line(o.data, o.n, "batch_77"), 12345678);
     lt_out_free(&o);
 }
 

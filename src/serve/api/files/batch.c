@@ -306,7 +306,7 @@ static lt_err open_input(lt_batch *t) {
     LT_TRY(lt_file_map_open(&w->input, path));
     w->n_lines = count_lines(&w->input);
     if (w->n_lines > t->all->server->o.batch_lines) {
-        LT_FAIL(LT_ERR_LIMIT, "%lld lines; a batch has at most %lld (--batch-lines)",
+        LT_FAIL(LT_ERR_ARG, "%lld lines; a batch has at most %lld (--batch-lines)",
                 (long long)w->n_lines, (long long)t->all->server->o.batch_lines);
     }
     while (w->n_ids < 2 * (size_t)w->n_lines + 2) {

@@ -178,7 +178,8 @@ static lt_err read_description(const lt_files *f, const char *name, lt_file_entr
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s: purpose %s", path, purpose);
     }
     if (strlen(id) >= sizeof e->id || strlen(owner) >= sizeof e->owner ||
-        strlen(filename) >= sizeof e->name || strncmp(id, name, strlen(id)) != 0) {
+        strlen(filename) >= sizeof e->name || strncmp(id, name, strlen(id)) != 0 ||
+        strcmp(name + strlen(id), ".json") != 0) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s: a name is too long, or not the file's", path);
     }
     memcpy(e->id, id, strlen(id) + 1);
