@@ -337,7 +337,8 @@ static bool path_fits(int i, const char *path) {
                                            : strcmp(path, routes[i].path) == 0;
 }
 
-/* The route, or -1; methods collects the methods that the path allows. */
+/* The route, or -1; methods collects the methods that the path allows, each once: a path may fit
+ * a prefix, too. No method's name is part of another's. */
 static int find_route(const lt_http_request *r, char *methods, size_t n) {
     int found = -1;
     methods[0] = '\0';
@@ -345,8 +346,10 @@ static int find_route(const lt_http_request *r, char *methods, size_t n) {
         if (!path_fits(i, r->path)) {
             continue;
         }
-        snprintf(methods + strlen(methods), n - strlen(methods), "%s%s",
-                 methods[0] != '\0' ? ", " : "", routes[i].method);
+        if (strstr(methods, routes[i].method) == NULL) {
+            snprintf(methods + strlen(methods), n - strlen(methods), "%s%s",
+                     methods[0] != '\0' ? ", " : "", routes[i].method);
+        }
         if (strcmp(r->method, routes[i].method) == 0 ||
             (strcmp(r->method, "HEAD") == 0 && strcmp(routes[i].method, "GET") == 0)) {
             found = i;
