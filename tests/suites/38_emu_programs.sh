@@ -6,7 +6,9 @@ if command -v g++ >/dev/null; then
         beside -t 900 "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_CORE=1 tests/emu/run "build/tests/unit/$program"
     done
     beside -t 900 "two emulated GPUs: align/test_exact" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_CORE=1 LATEEN_EMU_DEVICES=2 LATEEN_EMU_MIB=512 tests/emu/run build/tests/unit/align/test_exact
-    beside -t 900 "emulated H100: serve/test_coded_prompts" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_EMU_CAPABILITY=90 tests/emu/run build/tests/unit/serve/test_coded_prompts
+    for program in serve/test_coded_prompts kernels/test_cuda_quant_experts; do
+        beside -t 900 "emulated H100: $program" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_CORE=1 LATEEN_EMU_CAPABILITY=90 LATEEN_EMU_SMS=3 tests/emu/run "build/tests/unit/$program"
+    done
     beside -t 900 "two emulated GPUs at the same time" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_EMU_DEVICES=2 tests/emu/run build/tests/unit/serve/test_devices
     for program in test_verbs test_nccl; do
         beside -t 900 "four emulated GPUs: $program" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_CORE=1 LATEEN_EMU_DEVICES=4 LATEEN_EMU_MIB=512 tests/emu/run "build/tests/unit/comm/$program"

@@ -13,11 +13,13 @@ typedef struct {
     long long ld_act;
 } lt_gemm_few_args;
 
-/* Stages of the rings of gemm_q_sm90.cu. x: at least 2, since the next 64 columns are awaited
- * before the last are released. */
+/* gemm_q_sm90.cu. Stages of its rings; x: at least 2, since the next 64 columns are awaited before
+ * the last are released. GROUPED: start (experts + 1) says which rows are whose, and an expert's
+ * matrix has `slabs` slabs of 16 columns. */
 typedef struct {
-    int w_stages, x_stages;
-} lt_gemm_q_depths;
+    int w_stages, x_stages, experts, slabs;
+    const int *start;
+} lt_gemm_q_plan;
 
 /* Dynamic shared memory in bytes. Sums of a block: octets of 8 rows times 64 columns, up to 4 of
  * its own at a time, or what each of `splits` blocks adds. gemm_few.cu: stages of 128 of K;
@@ -37,6 +39,6 @@ typedef struct {
     (1024 + LT_FEW_SUMS_BYTES(groups, splits, octets) + 2 * 16 * LT_FEW_MOST_STAGES + 64)
 
 static_assert(sizeof(lt_gemm_few_args) == 64, "the same on host and device");
-static_assert(sizeof(lt_gemm_q_depths) == 8, "the same on host and device");
+static_assert(sizeof(lt_gemm_q_plan) == 24, "the same on host and device");
 
 #endif

@@ -12,7 +12,8 @@
 #define GEMM_Q_WORDS                                                                               \
     "BN=%d GROUPS=%d SPLITS=%d EXACT=%d BATCH=%d BITS=%d GROUP=%d MINS=%d "                        \
     "OFFSET=%d OUT=%s DTYPE=%s"
-#define GATED_WORDS " GATED=1 KIND=%d"
+#define GATED_WORDS   " GATED=1 KIND=%d"
+#define GROUPED_WORDS " GROUPED=1 NARROW=%d"
 
 #define TILE_K      128 /* tile_q.cuh */
 #define TILE_ROWS   16
@@ -23,7 +24,7 @@
 #define X_BYTES (64 * 1024)
 
 typedef struct {
-    int rows, groups, splits, batch, w_stages, x_stages, blocks;
+    int rows, narrow, groups, splits, batch, w_stages, x_stages, blocks;
     bool exact;
     size_t shared_bytes;
 } tile;
@@ -36,13 +37,13 @@ static int64_t least(int64_t a, int64_t b) {
 static int64_t fixed_bytes(const tile *t) {
     return LT_GEMM_Q_FIXED_BYTES(t->groups, t->splits, t->rows / 8);
 }
-/* As many stages as fit, or as a block has work for; false: not even two of each fit. */
-static bool fit(tile *t, const lt_matmul_args *a, const lt_cuda_tile_format *f,
+/* As many stages as fit, or as a block has work for; false: not even two of each fit. chunks: of
+ * t->rows rows. */
+static bool fit(tile *t, int64_t chunks, int64_t n, int64_t k, const lt_cuda_tile_format *f,
                 const lt_cuda_info *info) {
-    const int64_t k = a->b.shape[1], x_stage = LT_GEMM_Q_X_BYTES(t->rows),
+    const int64_t x_stage = LT_GEMM_Q_X_BYTES(t->rows),
                   w_stage = LT_GEMM_Q_W_BYTES(f->tile_bytes, t->groups),
-                  tiles = lt_cuda_div_up(a->y.shape[1], 64 * t->groups) *
-                          lt_cuda_div_up(a->y.shape[0], t->rows),
+                  tiles = lt_cuda_div_up(n, 64 * t->groups) * chunks,
                   blocks = t->splits == 1 ? least(tiles, info->n_sms) : tiles,
                   work = lt_cuda_div_up(lt_cuda_div_up(k, TILE_K), t->splits) *
                          lt_cuda_div_up(tiles, blocks);
@@ -94,7 +95,7 @@ static bool choose(tile *t, const lt_matmul_args *a, const lt_cuda_tile_format *
         }
     }
     t->batch = t->exact && t->rows <= 32 ? 2 : 1;
-    return fit(t, a, f, info);
+    return fit(t, lt_cuda_div_up(m, t->rows), n, a->b.shape[1], f, info);
 }
 
 const char *lt_gemm_q_refusal(const lt_matmul_args *a, const lt_cuda_info *info) {
@@ -106,23 +107,33 @@ const char *lt_gemm_q_refusal(const lt_matmul_args *a, const lt_cuda_info *info)
                                                            : NULL;
 }
 
-/* Packed tiles, those of a slab adjacent: (words of a piece, pieces of a slab, slabs). */
-static lt_err weights_map(lt_cuda *c, CUtensorMap *map, const lt_matmul_args *a,
-                          const lt_cuda_tile_format *f, int slabs) {
+/* Packed tiles, those of a slab adjacent: (words of a piece, pieces of a slab, slabs); `box` slabs
+ * are copied at a time. */
+static lt_err weights_map(lt_cuda *c, CUtensorMap *map, const void *packed, int64_t slabs,
+                          int64_t k, const lt_cuda_tile_format *f, int box) {
     const int cuts = f->tile_bytes > 2048 ? 4 : 2; /* CUTS of the kernel. */
-    const int64_t tiles = lt_cuda_div_up(a->b.shape[1], TILE_K), piece = f->tile_bytes / cuts;
+    const int64_t tiles = lt_cuda_div_up(k, TILE_K), piece = f->tile_bytes / cuts;
     return lt_cuda_tensor_map(
-        c, map, (void *)(uintptr_t)a->b_packed,
+        c, map, (void *)(uintptr_t)packed,
         &(lt_tensor_map_spec){
             .type = LT_CU_TMAP_UINT32,
             .elem_bytes = 4,
             .rank = 3,
-            .size = {(uint64_t)(piece / 4), (uint64_t)(tiles * cuts),
-                     (uint64_t)lt_cuda_div_up(a->b.shape[0], TILE_ROWS)},
+            .size = {(uint64_t)(piece / 4), (uint64_t)(tiles * cuts), (uint64_t)slabs},
             .stride_bytes = {0, (uint64_t)piece, (uint64_t)(tiles * f->tile_bytes)},
-            .box = {(uint32_t)(piece / 4), (uint32_t)cuts, (uint32_t)slabs},
+            .box = {(uint32_t)(piece / 4), (uint32_t)cuts, (uint32_t)box},
             .swizzle = LT_CU_TMAP_SWIZZLE_NONE,
             .l2_promotion = LT_CU_TMAP_L2_256B});
+}
+
+static lt_cuda_dims dims_of(const tile *t) {
+    const unsigned cluster = (unsigned)t->splits;
+    return (lt_cuda_dims){.grid = {(unsigned)t->blocks},
+                          /* THREADS of the kernel. */
+                          .block = {(unsigned)(128 * t->groups + (t->rows > 128 ? 128 : 64))},
+                          .cluster = {cluster > 1 ? cluster : 0, cluster > 1, cluster > 1},
+                          .dynamic_shared_bytes = t->shared_bytes,
+                          .overlap_previous = true};
 }
 
 lt_err lt_gemm_q(lt_cuda *c, CUstream s, const lt_matmul_args *a, const lt_gemm_gated *gated) {
@@ -133,7 +144,7 @@ lt_err lt_gemm_q(lt_cuda *c, CUstream s, const lt_matmul_args *a, const lt_gemm_
     const lt_cuda_kernel *kernel;
     CUtensorMap map_w, map_x;
     char text[256];
-    lt_gemm_q_depths rings;
+    lt_gemm_q_plan plan;
     lt_gemm_few_args w = {.bias = a->bias.data,
                           .y = a->y.data,
                           .ldy = a->y.stride[0],
@@ -147,12 +158,12 @@ lt_err lt_gemm_q(lt_cuda *c, CUstream s, const lt_matmul_args *a, const lt_gemm_
                           .accumulate = a->accumulate,
                           .act = gated != NULL ? gated->y : NULL,
                           .ld_act = gated != NULL ? gated->ld : 0};
-    void *args[] = {&map_w, &map_x, &w, &rings};
+    void *args[] = {&map_w, &map_x, &w, &plan};
     LT_ASSERT(packed);
     if (!choose(&t, a, &f, info)) {
         LT_FAIL(LT_ERR_LIMIT, "packed product, %d x %d x %d: rings do not fit", w.m, w.n, w.k);
     }
-    rings = (lt_gemm_q_depths){t.w_stages, t.x_stages};
+    plan = (lt_gemm_q_plan){.w_stages = t.w_stages, .x_stages = t.x_stages};
     const int at = snprintf(text, sizeof text, GEMM_Q_WORDS, t.rows, t.groups, t.splits, t.exact,
                             t.batch, f.bits, f.group, f.mins, f.offset,
                             lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
@@ -163,19 +174,85 @@ lt_err lt_gemm_q(lt_cuda *c, CUstream s, const lt_matmul_args *a, const lt_gemm_
     if (gated != NULL && gated->y == NULL) {
         return LT_OK; /* Only fetched. */
     }
-    LT_TRY(weights_map(c, &map_w, a, &f, gated != NULL ? 2 : SLABS * t.groups));
+    LT_TRY(weights_map(c, &map_w, a->b_packed, lt_cuda_div_up(w.n, TILE_ROWS), w.k, &f,
+                       gated != NULL ? 2 : SLABS * t.groups));
     LT_TRY(lt_gemm_operand_map(c, &map_x, a->a.data, a->a.dtype, w.k, w.m, a->a.stride[0], 64,
                                t.rows));
-    const unsigned cluster = (unsigned)t.splits;
-    return lt_cuda_launch(
-        c, s, kernel,
-        &(lt_cuda_dims){.grid = {(unsigned)t.blocks},
-                        /* THREADS of the kernel. */
-                        .block = {(unsigned)(128 * t.groups + (t.rows > 128 ? 128 : 64))},
-                        .cluster = {cluster > 1 ? cluster : 0, cluster > 1, cluster > 1},
-                        .dynamic_shared_bytes = t.shared_bytes,
-                        .overlap_previous = true},
-        args);
+    const lt_cuda_dims dims = dims_of(&t);
+    return lt_cuda_launch(c, s, kernel, &dims, args);
+}
+
+/* ---- Experts ---- */
+
+/* Tiles for experts with so many rows on average, and the narrow products of chunks with few rows
+ * (docs/speed/decoding.md 82). */
+static const struct {
+    int64_t least_rows;
+    int rows, narrow;
+} grouped_tiles[] = {{384, 256, 128}, {24, 128, 32}, {0, 32, 16}};
+
+static bool choose_grouped(tile *t, const lt_matmul_grouped_args *a, const lt_cuda_tile_format *f,
+                           const lt_cuda_info *info) {
+    const int64_t rows = a->a.shape[0], experts = a->b.shape[0];
+    int i = 0;
+    while (rows < grouped_tiles[i].least_rows * experts) {
+        i++;
+    }
+    *t = (tile){.rows = grouped_tiles[i].rows,
+                .narrow = grouped_tiles[i].narrow,
+                .groups = 2,
+                .splits = 1,
+                .batch = 1};
+    return fit(t, rows / t->rows + least(rows, experts), a->b.shape[1], a->b.shape[2], f, info);
+}
+
+const char *lt_gemm_q_grouped_refusal(const lt_matmul_grouped_args *a, const lt_cuda_info *info) {
+    lt_cuda_tile_format f;
+    tile t;
+    return info->cc != 90                            ? "needs compute capability 9.0"
+           : !lt_cuda_tile_format_of(&f, a->b.dtype) ? "not packed blocks"
+           : a->packed_step != (size_t)(a->b.shape[1] / TILE_ROWS *
+                                        lt_cuda_div_up(a->b.shape[2], TILE_K) * f.tile_bytes)
+               ? "experts not adjacent"
+           : !choose_grouped(&t, a, &f, info) ? "rings do not fit"
+                                              : NULL;
+}
+
+lt_err lt_gemm_q_grouped(lt_cuda *c, CUstream s, const lt_matmul_grouped_args *a) {
+    lt_cuda_tile_format f;
+    const bool packed = lt_cuda_tile_format_of(&f, a->b.dtype);
+    const int experts = (int)a->b.shape[0];
+    tile t;
+    const lt_cuda_kernel *kernel;
+    CUtensorMap map_w, map_x;
+    char text[256];
+    lt_gemm_few_args w = {.y = a->y.data,
+                          .ldy = a->y.stride[0],
+                          .m = (int)a->y.shape[0],
+                          .n = (int)a->y.shape[1],
+                          .k = (int)a->b.shape[2],
+                          .accumulate = a->accumulate};
+    lt_gemm_q_plan plan = {
+        .experts = experts, .slabs = w.n / TILE_ROWS, .start = a->expert_start.data};
+    void *args[] = {&map_w, &map_x, &w, &plan};
+    if (w.m == 0 || w.n == 0 || experts == 0) {
+        return LT_OK;
+    }
+    LT_ASSERT(packed);
+    if (!choose_grouped(&t, a, &f, lt_cuda_get_info(c))) {
+        LT_FAIL(LT_ERR_LIMIT, "packed experts, %d x %d x %d: rings do not fit", w.m, w.n, w.k);
+    }
+    plan.w_stages = t.w_stages, plan.x_stages = t.x_stages;
+    snprintf(text, sizeof text, GEMM_Q_WORDS GROUPED_WORDS, t.rows, t.groups, t.splits, t.exact,
+             t.batch, f.bits, f.group, f.mins, f.offset, lt_cuda_dtype_word(a->y.dtype),
+             lt_cuda_dtype_word(a->a.dtype), t.narrow);
+    LT_TRY(lt_cuda_kernel_get(c, &kernel, "gemm/gemm_q_sm90.cu", "gemm_q_sm90", text));
+    LT_TRY(weights_map(c, &map_w, a->b_packed, (int64_t)experts * plan.slabs, w.k, &f,
+                       SLABS * t.groups));
+    LT_TRY(lt_gemm_operand_map(c, &map_x, a->a.data, a->a.dtype, w.k, w.m, a->a.stride[0], 64,
+                               t.rows));
+    const lt_cuda_dims dims = dims_of(&t);
+    return lt_cuda_launch(c, s, kernel, &dims, args);
 }
 
 void lt_specs_gemm_q(lt_specs *l) {
@@ -219,4 +296,13 @@ void lt_specs_gemm_q(lt_specs *l) {
             "bf16");
     lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 256, 2, 1, 0, 1, 6, 16, 0, 32, "fp16",
             "fp16");
+    for (size_t i = 0; i < sizeof grouped_tiles / sizeof *grouped_tiles; i++) {
+        const int rows = grouped_tiles[i].rows, narrow = grouped_tiles[i].narrow;
+        lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS GROUPED_WORDS, rows, 2, 1, 0, 1, 4,
+                32, 1, 0, "bf16", "bf16", narrow);
+        lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS GROUPED_WORDS, rows, 2, 1, 0, 1, 8,
+                32, 0, 128, "bf16", "bf16", narrow);
+        lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS GROUPED_WORDS, rows, 2, 1, 0, 1, 6,
+                16, 0, 32, "bf16", "bf16", narrow);
+    }
 }

@@ -18,6 +18,10 @@
  *           ones. BATCH groups share a wait for the tensor cores. 0: scale and minimum are in the
  *           operand: a multiply-add of 16 bits a pair gives the weights, and another one restores
  *           what rounding took from the scale, an error that all numbers of a group would share.
+ * EXPERTS   GROUPED: rows of x are in the order of their experts, and W is one matrix for each. A
+ *           tile never spans two experts: it reads rows of the next one, and does not store them.
+ *           One with at most NARROW rows has narrower products. The kernel reads `start`, since the
+ *           host does not know how many rows an expert has.
  * BOUND     bytes of W; x comes M / (64 * GROUPS) times 2 / (bytes a weight) as often from the L2.
  *           A warp unpacks 16 weights a lane, 22 to 30 instructions, a group of 32 columns, and
  *           EXACT BN / 2 multiply-adds: a tile of 16 x 128 of Q4_0 at 32 rows 269, at 64 340, not
@@ -38,6 +42,14 @@
 #define TAKEN_OFF (MINS && !EXACT ? 1 << (BITS - 1) : OFFSET)
 #include "gemm/operand_q.cuh"
 
+/* A tile with no more rows than this has products of so many. */
+#ifndef NARROW
+#define NARROW 0
+#endif
+#ifndef GROUPED
+#define GROUPED 0
+#endif
+
 /* Accumulators need other warps' registers: the kernel is compiled for the maximum of 168 per
  * thread. */
 #define WIDE (BN > 128)
@@ -53,12 +65,19 @@
 #define PRODUCTS   (GROUP / 16) /* of a step */
 static_assert(TILE_BYTES % 128 == 0 && TILE_BYTES % (16 * CUTS) == 0 && TILE_BYTES / CUTS <= 1024,
               "stages stay aligned, pieces are whole 16 bytes");
-static_assert(BN <= (EXACT ? 64 : 128) || (!EXACT && GROUPS == 2 && BN == 256),
+static_assert(BN <= (EXACT ? 64 : 128) || (!EXACT && GROUPS == 2 && BN <= 256),
               "accumulators must fit in registers");
 static_assert(GROUPS == 1 || GROUPS == 2, "consumers");
+static_assert(NARROW < BN && (NARROW == 0 || !EXACT), "narrow products");
+static_assert(!GROUPED || (SPLITS == 1 && !GATED), "a walk over the tiles of experts");
 static_assert(HALF_STEPS % BATCH == 0, "a batch reads one stage of x");
 
 WGMMA_RS(mma, BN, 0)
+#if NARROW > 0
+WGMMA_RS(mma_narrow, NARROW, 0)
+#else
+#define mma_narrow mma
+#endif
 
 typedef struct {
     u32 x, w, sums, full_w, empty_w, full_x, empty_x, given; /* addresses in shared memory */
@@ -69,7 +88,7 @@ static_assert(W_STAGE_BYTES == LT_GEMM_Q_W_BYTES(TILE_BYTES, GROUPS) &&
                   1023 + GROUPS * GROUP_BYTES + 2 * 16 * LT_FEW_MOST_STAGES + 8 * GROUPS <=
                       LT_GEMM_Q_FIXED_BYTES(GROUPS, SPLITS, OCTETS),
               "rings, sums, barriers");
-INLINE places places_of(u32 base, const lt_gemm_q_depths *d) {
+INLINE places places_of(u32 base, const lt_gemm_q_plan *d) {
     places p;
     p.w_stages = d->w_stages, p.x_stages = d->x_stages;
     p.x = (base + 1023) & ~1023u;
@@ -81,31 +100,56 @@ INLINE places places_of(u32 base, const lt_gemm_q_depths *d) {
     return p;
 }
 
-/* This block's share of K, in tiles of 128, and its sequence of tiles of y: rows first, so that
- * neighbouring blocks share weights. */
+/* A tile of y: its first row and column, one past the last row that is its own, and the slab of W
+ * that it begins with. */
 typedef struct {
-    int n, first, stride, rows;
+    int row, row_end, col, slab;
+    bool alone; /* No other tile reads its weights. */
+} tile_pos;
+/* This block's share of K, in tiles of 128, and its walk over tiles of y: rows first, so that
+ * neighbouring blocks share weights. Turns only rise, so a search through the experts continues
+ * where it stopped. */
+typedef struct {
     int begin, end;
+    int turn, expert, before; /* before: tiles of the experts before this one */
 } walk;
 INLINE walk walk_of(const lt_gemm_few_args *a) {
     const int tiles = div_up(a->k, TILE_K), each = div_up(tiles, SPLITS),
               rank = (int)blockIdx.x % SPLITS;
     walk s;
-    s.rows = div_up(a->m, BN);
-    s.n = div_up(cols_of(a), COLS * GROUPS) * s.rows, s.first = (int)blockIdx.x / SPLITS,
-    s.stride = (int)gridDim.x / SPLITS;
     s.begin = min_i(tiles, rank * each), s.end = min_i(tiles, s.begin + each);
+    s.turn = (int)blockIdx.x / SPLITS, s.expert = s.before = 0;
     return s;
+}
+/* The tile of the next turn; false: none is left. */
+INLINE bool tile_next(walk *s, const lt_gemm_few_args *a, const lt_gemm_q_plan *of, tile_pos *p) {
+    const int cols = div_up(cols_of(a), COLS * GROUPS);
+    for (; s->expert < (GROUPED ? of->experts : 1); s->expert++) {
+        const int from = GROUPED ? of->start[s->expert] : 0,
+                  to = GROUPED ? of->start[s->expert + 1] : a->m, rows = div_up(to - from, BN),
+                  at = s->turn - s->before;
+        if (at < rows * cols) {
+            const int col = at / rows * GROUPS;
+            p->row = from + at % rows * BN, p->row_end = to, p->col = col * COLS;
+            p->slab = s->expert * of->slabs + col * (COLS / TILE_ROWS);
+            p->alone = rows == 1;
+            s->turn += (int)gridDim.x / SPLITS;
+            return true;
+        }
+        s->before += rows * cols;
+    }
+    return false;
 }
 /* 1. One thread copies the weights, another the rows. A fresh ring is empty: a wait for "phase 1"
  * returns at once. */
-INLINE void produce_w(const void *map, const lt_gemm_few_args *a, const places *p) {
-    const walk s = walk_of(a);
+INLINE void produce_w(const void *map, const lt_gemm_few_args *a, const lt_gemm_q_plan *of,
+                      const places *p) {
+    walk s = walk_of(a);
+    tile_pos t;
     const u64 once = evict_first();
     const int factors = cols_of(a) / TILE_ROWS;
     ring_pos r = {0, 1};
-    for (int t = s.first; t < s.n; t += s.stride) {
-        const int slab = t / s.rows * GROUPS * (COLS / TILE_ROWS);
+    while (tile_next(&s, a, of, &t)) {
         for (int k = s.begin; k < s.end; k++, ring_step(&r, p->w_stages)) {
             const u32 stage = p->w + (u32)(r.slot * W_STAGE_BYTES), bar = p->full_w + 8 * r.slot;
             mbarrier_wait(p->empty_w + 8 * r.slot, r.phase);
@@ -114,8 +158,8 @@ INLINE void produce_w(const void *map, const lt_gemm_few_args *a, const places *
             /* GATED: two slabs, and two of their factors. */
             for (int i = 0; i < (GATED ? 2 * GROUPS : 1); i++) {
                 const u32 to = stage + i * (2 * TILE_BYTES);
-                const int from = slab + i / 2 * 2 + (i % 2 == 1 ? factors : 0);
-                if (s.rows == 1) {
+                const int from = t.slab + i / 2 * 2 + (i % 2 == 1 ? factors : 0);
+                if (t.alone) {
                     tma_load_3d_hint(to, map, bar, 0, k * CUTS, from, once);
                 } else {
                     tma_load_3d(to, map, bar, 0, k * CUTS, from);
@@ -124,16 +168,17 @@ INLINE void produce_w(const void *map, const lt_gemm_few_args *a, const places *
         }
     }
 }
-INLINE void produce_x(const void *map, const lt_gemm_few_args *a, const places *p) {
-    const walk s = walk_of(a);
+INLINE void produce_x(const void *map, const lt_gemm_few_args *a, const lt_gemm_q_plan *of,
+                      const places *p) {
+    walk s = walk_of(a);
+    tile_pos t;
     ring_pos r = {0, 1};
-    for (int t = s.first; t < s.n; t += s.stride) {
-        const int row = t % s.rows * BN;
+    while (tile_next(&s, a, of, &t)) {
         for (int k = 2 * s.begin; k < 2 * s.end; k++, ring_step(&r, p->x_stages)) {
             mbarrier_wait(p->empty_x + 8 * r.slot, r.phase);
             mbarrier_expect(p->full_x + 8 * r.slot, X_STAGE_BYTES);
             tma_load_2d(p->x + (u32)(r.slot * X_STAGE_BYTES), map, p->full_x + 8 * r.slot, k * 64,
-                        row);
+                        t.row);
         }
     }
 }
@@ -198,7 +243,8 @@ INLINE void promote(float acc[BN / 2], float part[BN / 2], float total[BN / 2], 
 }
 /* 64 columns of y over this block's part of K. BATCH groups are unpacked while the previous ones
  * are multiplied. */
-INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
+INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p, bool narrow) {
+    (void)narrow;
     const u32 ones[4] = {ONE, ONE, ONE, ONE}, mine = (u32)(threadIdx.x / 32 * TILE_BYTES);
     float part[BATCH][BN / 2], total[BATCH][BN / 2];
     u32 a[2][BATCH][PRODUCTS][4];
@@ -279,7 +325,7 @@ INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
 }
 
 #else
-INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
+INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p, bool narrow) {
     const u32 mine = (u32)(threadIdx.x / 32 * TILE_BYTES);
     u32 a[2][PRODUCTS][4];
     int read = -1;
@@ -303,7 +349,11 @@ INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
             wgmma_fence();
 #pragma unroll
             for (int i = 0; i < PRODUCTS; i++) {
-                mma(acc, a[step % 2][i], DESC_ADD(x, 32 * i), 1);
+                if (narrow) {
+                    mma_narrow(acc, a[step % 2][i], DESC_ADD(x, 32 * i), 1);
+                } else {
+                    mma(acc, a[step % 2][i], DESC_ADD(x, 32 * i), 1);
+                }
             }
             wgmma_commit();
             wgmma_wait(1);
@@ -333,7 +383,7 @@ INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_q_sm90(const __grid_constant__ tensor_map map_w, const __grid_constant__ tensor_map map_x,
                 const __grid_constant__ lt_gemm_few_args a,
-                const __grid_constant__ lt_gemm_q_depths d) {
+                const __grid_constant__ lt_gemm_q_plan d) {
     extern __shared__ __align__(1024) u8 smem[];
     const places p = places_of(smem_addr(smem), &d);
     const int warp = warp_uniform((int)threadIdx.x / 32), group = warp / 4,
@@ -369,10 +419,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         regs_shrink(40);
 #endif
         if (warp == 4 * GROUPS && threadIdx.x % 32 == 0) {
-            produce_w(&map_w, &a, &p);
+            if (GROUPED) { /* Numbers of rows come from kernels before this one. */
+                wait_for_others();
+            }
+            produce_w(&map_w, &a, &d, &p);
         } else if (warp == 4 * GROUPS + 1 && threadIdx.x % 32 == 0) {
             wait_for_others();
-            produce_x(&map_x, &a, &p);
+            produce_x(&map_x, &a, &d, &p);
         }
         __syncwarp();
         if (SPLITS > 1) {
@@ -383,22 +436,32 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #if WIDE
     regs_grow(232);
 #endif
-    const walk s = walk_of(&a);
+    walk s = walk_of(&a);
+    tile_pos t;
     const u32 my_sums = p.sums + group * GROUP_BYTES;
     rings r = {{0, 0}, {0, 0}};
     float acc[BN / 2];
     wait_for_others();
-    for (int tile = s.first; tile < s.n; tile += s.stride) {
-        const int col = (tile / s.rows * GROUPS + group) * COLS, row = tile % s.rows * BN;
-        multiply(acc, &r, s.end - s.begin, &p);
+    while (tile_next(&s, &a, &d, &t)) {
+        const int col = t.col + group * COLS;
+#if NARROW > 0
+        if (t.row_end - t.row <= NARROW) {
+            multiply(acc, &r, s.end - s.begin, &p, true);
+        } else
+#endif
+        {
+            multiply(acc, &r, s.end - s.begin, &p, false);
+        }
 #if SPLITS == 1
-        store_own(acc, &a, my_sums, group, row, col);
+        lt_gemm_few_args own = a;
+        own.m = t.row_end;
+        store_own(acc, &own, my_sums, group, t.row, col);
 #else /* One tile a cluster. */
         cluster_wait();
         give_away(acc, my_sums, p.given + 8 * group, rank);
         mbarrier_wait(p.given + 8 * group, 0);
         for (int o = 0; o < mine; o++) {
-            store_octet(&a, my_sums + o * OCTET_BYTES, row + 8 * (first_octet(rank) + o), col);
+            store_octet(&a, my_sums + o * OCTET_BYTES, t.row + 8 * (first_octet(rank) + o), col);
         }
 #endif
     }

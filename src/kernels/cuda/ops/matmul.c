@@ -625,6 +625,7 @@ const lt_op_impl lt_cuda_matmul_act_impls[LT_REGISTRY_MAX_IMPLS] = {
 const lt_op_impl lt_cuda_matmul_lora_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"wgmma", matmul_lora_refuse, matmul_lora_run}, {"parts", NULL, matmul_lora_parts}};
 const lt_op_impl lt_cuda_matmul_grouped_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"wgmma_q", lt_cuda_grouped_wgmma_q_refuse, lt_cuda_grouped_wgmma_q_run},
     {"blocks", lt_cuda_grouped_q_refuse, lt_cuda_grouped_q_run},
     {"gemv", lt_cuda_gemv_grouped_refuse, lt_cuda_gemv_grouped_run},
     {"wgmma", grouped_wgmma_refuse, grouped_wgmma_run},

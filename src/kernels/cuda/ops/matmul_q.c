@@ -324,8 +324,8 @@ lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args) {
 
 /* ---- Products of experts ---- */
 
-/* With more rows than this for each expert on average, widening the matrices once costs less than
- * multiplying with the tiles (docs/speed/decoding.md). */
+/* Where gemm_q_sm90.cu does not run: with more rows than this for each expert on average, widening
+ * the matrices once costs less than multiplying with the tiles (docs/speed/decoding.md). */
 #define GROUPED_ROWS  96
 #define GROUPED_ALONE 4 /* In a fixed order, units are counted as if so many experts had rows. */
 #define GROUPED_WORDS GEMM_Q_WORDS " GROUPED=1"
@@ -347,6 +347,22 @@ const char *lt_cuda_grouped_q_refuse(const void *args, const lt_device *device) 
                    a->b.shape[1] % TILE_ROWS != 0
                ? "rows not 16-byte aligned, or not whole tiles of columns"
                : NULL;
+}
+
+/* gemm_q_sm90.cu: from this many rows for each expert on average. */
+#define GROUPED_WGMMA_LEAST 10
+
+const char *lt_cuda_grouped_wgmma_q_refuse(const void *args, const lt_device *device) {
+    const lt_matmul_grouped_args *a = args;
+    const char *why = lt_cuda_grouped_q_refuse(args, device);
+    return why != NULL      ? why
+           : a->fixed_order ? "weights are rounded"
+           : a->a.shape[0] < GROUPED_WGMMA_LEAST * a->b.shape[0]
+               ? "too few rows for each expert"
+               : lt_gemm_q_grouped_refusal(a, lt_cuda_device_info(device));
+}
+lt_err lt_cuda_grouped_wgmma_q_run(lt_queue *q, const void *args) {
+    return lt_gemm_q_grouped(q->gpu, q->stream, args);
 }
 
 static lt_err grouped_tiles(lt_queue *q, const lt_matmul_grouped_args *a) {

@@ -25,7 +25,10 @@ lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args);
 const char *lt_cuda_wide_q_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args);
 
-/* Products of experts, for any number of rows. */
+/* Products of experts on Hopper, with many rows for each expert. */
+const char *lt_cuda_grouped_wgmma_q_refuse(const void *args, const lt_device *device);
+lt_err lt_cuda_grouped_wgmma_q_run(lt_queue *q, const void *args);
+/* For any number of rows. */
 const char *lt_cuda_grouped_q_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_grouped_q_run(lt_queue *q, const void *args);
 
@@ -50,5 +53,8 @@ const char *lt_gemm_q_refusal(const lt_matmul_args *a, const lt_cuda_info *info)
 /* gated: the activation that follows it, or NULL. */
 LT_MUST_USE lt_err lt_gemm_q(lt_cuda *c, CUstream s, const lt_matmul_args *a,
                              const lt_gemm_gated *gated);
+/* Rows of experts, in no fixed order. */
+const char *lt_gemm_q_grouped_refusal(const lt_matmul_grouped_args *a, const lt_cuda_info *info);
+LT_MUST_USE lt_err lt_gemm_q_grouped(lt_cuda *c, CUstream s, const lt_matmul_grouped_args *a);
 
 #endif
