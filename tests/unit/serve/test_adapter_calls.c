@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -485,13 +486,17 @@ static void hold_both(void) {
     long_ones[0] = begun("red", 100);
     long_ones[1] = begun("green", 100);
     while (!is_told("running_lora_adapters=\"red,green\"") &&
-           !is_told("running_lora_adapters=\"green,red\"")) {}
+           !is_told("running_lora_adapters=\"green,red\"")) {
+        usleep(1000);
+    }
 }
 
 static void let_go(void) {
     close(long_ones[0]);
     close(long_ones[1]);
-    while (is_told("running_lora_adapters=\"red") || is_told("running_lora_adapters=\"green")) {}
+    while (is_told("running_lora_adapters=\"red") || is_told("running_lora_adapters=\"green")) {
+        usleep(1000);
+    }
 }
 
 static void it_is_unloaded_while_requests_wait(void **state) {
@@ -506,7 +511,9 @@ static void it_is_unloaded_while_requests_wait(void **state) {
         assert_int_equal(pthread_create(&threads[i], NULL, wait_for, &calls[i]), 0);
     }
     while (!is_told("waiting_lora_adapters=\"mine,blau\"") && /* Each once. */
-           !is_told("waiting_lora_adapters=\"blau,mine\"")) {}
+           !is_told("waiting_lora_adapters=\"blau,mine\"")) {
+        usleep(1000);
+    }
     post("/v1/unload_lora_adapter", "{'lora_name': 'mine'}", 200, "'~removed successfully'");
     let_go();
     for (int i = 0; i < 3; i++) {
@@ -523,9 +530,13 @@ static void a_client_goes_while_it_waits(void **state) {
     (void)state;
     hold_both();
     const int fd = begun("blau", 1);
-    while (!is_told("waiting_lora_adapters=\"blau\"")) {}
+    while (!is_told("waiting_lora_adapters=\"blau\"")) {
+        usleep(1000);
+    }
     close(fd);
-    while (!is_told("waiting_lora_adapters=\"\"")) {}
+    while (!is_told("waiting_lora_adapters=\"\"")) {
+        usleep(1000);
+    }
     let_go();
     ask("red", "", x);
     ask("green", "", x);

@@ -3,6 +3,7 @@
  * its model loads and while it ends. Forms and statuses are those of OpenAI's, Anthropic's,
  * llama-server's and Ollama's descriptions, of RFC 9110 and of the Fetch standard. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -33,6 +34,7 @@ static void with_key(lt_server_options *o) {
 static void for_any_page(lt_server_options *o) {
     o->cors = "*";
     o->any_model = true;
+    o->unknown_fields = LT_UNKNOWN_IGNORE;
     o->defaults = "{\"max_tokens\": 3}";
 }
 
@@ -458,6 +460,63 @@ static void defaults(void **state) {
     is_like("{'choices': [{'text': 'AAAAA'}]}");
 }
 
+static void unknown_fields(void **state) {
+    static const char body[] = "{\"prompt\":\"a\",\"max_tokens\":1,\"colour\":\"red\"}";
+    (void)state;
+    assert_int_equal(send_to(&s, "POST", "/v1/completions", KEY JSON, body), 400);
+    is_like("{'error': {'param': 'colour'}}");
+    assert_int_equal(send_to(&open_one, "POST", "/v1/completions", JSON, body), 200);
+}
+
+/* ---- Pages, and large bodies ---- */
+
+static void own_pages(void **state) {
+    static const char *const paths[] = {"/", "/index.html", "/status"};
+    (void)state;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        assert_int_equal(send_to(&s, "GET", paths[i], "", ""), 200);
+        has("Content-Type", "text/html; charset=utf-8");
+        has("X-Content-Type-Options", "nosniff");
+        has("Referrer-Policy", "no-referrer");
+        has("Cache-Control", "no-cache");
+        assert_int_equal(strlen(head("x-request-id")), 24);
+        const char *const policy = head("Content-Security-Policy");
+        assert_non_null(policy);
+        assert_int_equal(strncmp(policy, "default-src 'none'; ", 20), 0);
+        assert_non_null(strstr(policy, "frame-ancestors 'none'"));
+        const char *const body = strstr(answer, "\r\n\r\n") + 4;
+        assert_int_equal(strncasecmp(body, "<!doctype html>", 15), 0);
+    }
+    assert_string_equal(answer + strlen(answer) - 8, "</html>\n"); /* The page of the status. */
+}
+
+/* 256 KiB and more are read by another thread; the answers are the same. */
+static void large_bodies(void **state) {
+    enum { LARGE = 300000 };
+    static char body[LARGE + 200];
+    (void)state;
+    const double errors = metric(&s, "\nlateen_http_errors_total");
+    int n = snprintf(body, sizeof body,
+                     "{\"prompt\":\"a\",\"max_tokens\":2,\"logit_bias\":"
+                     "{\"33\":100}");
+    memset(body + n, ' ', LARGE);
+    strcpy(body + n + LARGE, "}");
+    assert_int_equal(send_to(&s, "POST", "/v1/completions", KEY JSON, body), 200);
+    is_like("{'choices': [{'text': 'AA'}]}");
+    strcpy(body + n + LARGE, ",\"model\":\"third\"}");
+    assert_int_equal(send_to(&s, "POST", "/v1/completions", KEY JSON, body), 404);
+    is_like("{'error': {'code': 'model_not_found'}}");
+    strcpy(body + n + LARGE, ",");
+    assert_int_equal(send_to(&s, "POST", "/v1/completions", KEY JSON, body), 400);
+    is_like("{'error': {'type': 'invalid_request_error'}}");
+    n = snprintf(body, sizeof body, "{\"prompt\":\"");
+    memset(body + n, 'x', LARGE);
+    strcpy(body + n + LARGE, "\"}");
+    assert_int_equal(send_to(&s, "POST", "/v1/completions", KEY JSON, body), 400);
+    is_like("{'error': {'code': 'context_length_exceeded', 'param': 'prompt'}}");
+    assert_int_equal((int)(metric(&s, "\nlateen_http_errors_total") - errors), 3);
+}
+
 static void salts(void **state) {
     lt_server a = {.salt_seed = 7}, b = {.salt_seed = 8}, by_key = {.salt_seed = 7};
     (void)state;
@@ -568,6 +627,7 @@ static void while_it_loads_and_ends(void **state) {
     o.template = "chatml";
     o.drain_s = 20;
     pthread_mutex_lock(&loading);
+    signal(SIGHUP, SIG_IGN); /* As nohup does: then it does not end the server. */
     assert_int_equal(lt_server_open(&slow.server, &o), LT_OK);
     slow.port = lt_server_port(slow.server);
     assert_int_equal(pthread_create(&slow.thread, NULL, served_run, &slow), 0);
@@ -578,10 +638,15 @@ static void while_it_loads_and_ends(void **state) {
     is_like("{'error': {'code': 'loading', 'type': 'unavailable_error', 'message': 'the model is "
             "being loaded'}}");
     assert_int_equal(send_to(&slow, "POST", "/v1/messages", JSON, "{}"), 529);
+    raise(SIGHUP);
     pthread_mutex_unlock(&loading);
     while (send_to(&slow, "GET", "/health", "", "") != 200) {
         usleep(1000);
     }
+    raise(SIGHUP);
+    assert_int_equal(
+        send_to(&slow, "POST", "/v1/completions", JSON, "{\"prompt\":\"a\",\"max_tokens\":1}"),
+        200);
     assert_int_equal(pthread_create(&thread, NULL, long_call, &long_one), 0);
     while (metric(&slow, "\nvllm:num_requests_running") < 1) {}
     lt_server_stop(slow.server);
@@ -614,6 +679,9 @@ int main(void) {
         cmocka_unit_test(names),
         cmocka_unit_test(defaults),
         cmocka_unit_test(salts),
+        cmocka_unit_test(unknown_fields),
+        cmocka_unit_test(own_pages),
+        cmocka_unit_test(large_bodies),
         cmocka_unit_test(what_a_start_refuses),
         cmocka_unit_test(while_it_loads_and_ends),
     };
