@@ -248,32 +248,97 @@ static lt_err cut_dead_ends(lt_gprogram *p) {
     return LT_OK;
 }
 
-/* A call that can reach itself before a byte is read would never end: search for one depth-first
- * along calls (and past callees that may be empty). */
-static lt_err refuse_left_recursion(const lt_gprogram *p) {
-    const size_t n = p->d.n_states;
-    /* nullable[i]: the rule may end in state i without a byte. */
-    bool *nullable = calloc(n + 1, sizeof *nullable), changed = true;
-    uint8_t *colour = calloc(n + 1, 1);
-    int32_t *stack = malloc((n + 1) * 2 * sizeof *stack);
-    lt_err err = LT_OK;
+static bool may_be_empty(const lt_gprogram *p, const bool *nullable, const lt_gcall *c) {
+    return nullable[callee_start(p, c->callee)] || (c->callee < 0 && p->loop_min[~c->callee] == 0);
+}
 
-    if (nullable == NULL || colour == NULL || stack == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "grammar: %zu states", n);
-    }
+/* nullable[i]: the rule may end in state i without another byte. */
+static void find_nullable(const lt_gprogram *p, bool *nullable) {
+    bool changed = true;
     while (changed) {
         changed = false;
-        for (size_t i = n; i-- > 0;) {
+        for (size_t i = p->d.n_states; i-- > 0;) {
             bool is = p->d.states[i].accept;
             for (int32_t k = 0; k < p->d.states[i].n_calls && !is; k++) {
                 const lt_gcall *c = &p->d.calls[p->d.states[i].call + k];
-                is = nullable[c->to] && (nullable[callee_start(p, c->callee)] ||
-                                         (c->callee < 0 && p->loop_min[~c->callee] == 0));
+                is = nullable[c->to] && may_be_empty(p, nullable, c);
             }
             changed = changed || is != nullable[i];
             nullable[i] = is;
         }
     }
+}
+
+/* A place of the search below: the next step of a state. */
+typedef struct {
+    int32_t state, step;
+} place;
+
+/* Where a step leads without a byte: into the callee of call step / 2 if step is even, behind that
+ * call if step is odd and the callee may be empty; -1: nowhere. */
+static int32_t step_to(const lt_gprogram *p, const bool *nullable, place at) {
+    const lt_gcall *c = &p->d.calls[p->d.states[at.state].call + at.step / 2];
+    if (at.step % 2 == 0) {
+        return callee_start(p, c->callee);
+    }
+    return may_be_empty(p, nullable, c) ? c->to : -1;
+}
+
+/* part[i]: states with the same number reach each other without a byte (Tarjan 1972). seen, which
+ * is 0 everywhere, low, open and trail have room for all states. */
+static void find_parts(const lt_gprogram *p, const bool *nullable, int32_t *part, int32_t *seen,
+                       int32_t *low, int32_t *open, place *trail) {
+    int32_t n_seen = 0, n_parts = 0;
+    size_t n_open = 0;
+    for (size_t i = 0; i < p->d.n_states; i++) {
+        size_t depth = 0;
+        int32_t next = seen[i] == 0 ? (int32_t)i : -1;
+        while (next >= 0 || depth > 0) {
+            place *at;
+            if (next >= 0) { /* A new state. */
+                seen[next] = low[next] = ++n_seen;
+                part[next] = -1;
+                open[n_open++] = next;
+                trail[depth++] = (place){next, 0};
+            }
+            at = &trail[depth - 1];
+            next = -1;
+            if (at->step < 2 * p->d.states[at->state].n_calls) {
+                const int32_t to = step_to(p, nullable, *at);
+                if (to >= 0 && seen[to] == 0) {
+                    next = to; /* The step is looked at again when this state is done. */
+                    continue;
+                }
+                if (to >= 0 && part[to] < 0 && low[to] < low[at->state]) {
+                    low[at->state] = low[to];
+                }
+                at->step++;
+                continue;
+            }
+            if (low[at->state] == seen[at->state]) {
+                do {
+                    part[open[--n_open]] = n_parts;
+                } while (open[n_open] != at->state);
+                n_parts++;
+            }
+            depth--;
+        }
+    }
+}
+
+/* A call that can reach itself before a byte is read would never end. A repetition of a rule that
+ * may be empty comes back to its own state as well, but with the same stack, so it ends. */
+static lt_err refuse_left_recursion(const lt_gprogram *p) {
+    const size_t n = p->d.n_states;
+    bool *nullable = calloc(n + 1, sizeof *nullable);
+    int32_t *seen = calloc(n + 1, sizeof *seen), *more = malloc((n + 1) * 3 * sizeof *more);
+    place *trail = malloc((n + 1) * sizeof *trail);
+    lt_err err = LT_OK;
+
+    if (nullable == NULL || seen == NULL || more == NULL || trail == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "grammar: %zu states", n);
+    }
+    find_nullable(p, nullable);
     for (size_t i = 0; i < p->n_loops; i++) {
         if (nullable[p->loop_start[i]]) {
             LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
@@ -281,44 +346,21 @@ static lt_err refuse_left_recursion(const lt_gprogram *p) {
                          p->loop_max[i]);
         }
     }
+    find_parts(p, nullable, more, seen, more + n, more + 2 * n, trail);
     for (size_t i = 0; i < n; i++) {
-        size_t depth = 0;
-        if (colour[i] != 0) {
-            continue;
-        }
-        stack[depth++] = (int32_t)i;
-        stack[depth++] = 0;
-        colour[i] = 1;
-        while (depth > 0) {
-            const int32_t s = stack[depth - 2], k = stack[depth - 1]++;
-            const lt_gcall *c;
-            int32_t to;
-            if (k >= 2 * p->d.states[s].n_calls) {
-                colour[s] = 2;
-                depth -= 2;
-                continue;
-            }
-            c = &p->d.calls[p->d.states[s].call + k / 2];
-            to = k % 2 == 0 ? callee_start(p, c->callee) : c->to;
-            if (k % 2 == 1 && !nullable[callee_start(p, c->callee)] &&
-                !(c->callee < 0 && p->loop_min[~c->callee] == 0)) {
-                continue;
-            }
-            if (colour[to] == 1) {
+        for (int32_t k = 0; k < p->d.states[i].n_calls; k++) {
+            const lt_gcall *c = &p->d.calls[p->d.states[i].call + k];
+            if (more[i] == more[callee_start(p, c->callee)]) {
                 LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
                              "grammar: a rule that begins with itself (left recursion)");
-            }
-            if (colour[to] == 0) {
-                colour[to] = 1;
-                stack[depth++] = to;
-                stack[depth++] = 0;
             }
         }
     }
 done:
     free(nullable);
-    free(colour);
-    free(stack);
+    free(seen);
+    free(more);
+    free(trail);
     return err;
 }
 

@@ -5,7 +5,8 @@
  *
  * Literals and classes know \n \r \t \\ \" \[ \] \xHH \uHHHH \UHHHHHHHH; . is any character; * + ?
  * {m} {m,} {m,n} repeat; parentheses may span lines. <name> is the special token of this name,
- * <[id]> that of this id. */
+ * <[id]> that of this id. Refused, unlike in llama.cpp: !<name>, tokens that are not special, a
+ * rule that is defined twice, and a range that runs backwards. */
 #include "serve/grammar/impl.h"
 #include "serve/grammar/escape.h"
 
@@ -77,7 +78,7 @@ static lt_err read_literal(reader *r, lt_gid *out) {
     lt_text text = {0};
     lt_err err = LT_OK;
     uint32_t cp;
-    while (r->p < r->end && !at(r, '"') && !at(r, '\n')) {
+    while (r->p < r->end && !at(r, '"')) { /* A line feed stands for itself, as in llama.cpp. */
         LT_TRY_DONE(read_char(r, &cp));
         LT_TRY_DONE(lt_text_put_cp(&text, cp));
     }
@@ -201,7 +202,8 @@ static bool read_number(reader *r, int64_t *out) {
     return r->p > from;
 }
 
-static lt_err read_repeats(reader *r, lt_gid *item) {
+/* After an item: as many repetitions as there are. Space may stand inside the braces. */
+static lt_err read_repeats(reader *r, bool nested, lt_gid *item) {
     for (;;) {
         int64_t min = 0, max = LT_GINF;
         if (skip(r, '*')) {
@@ -210,12 +212,16 @@ static lt_err read_repeats(reader *r, lt_gid *item) {
         } else if (skip(r, '?')) {
             max = 1;
         } else if (skip(r, '{')) {
+            skip_space(r, nested);
             if (!read_number(r, &min)) {
                 return wrong(r, "expected a number of repetitions");
             }
             max = min;
-            if (skip(r, ',') && !read_number(r, &max)) {
-                max = LT_GINF;
+            skip_space(r, nested);
+            if (skip(r, ',')) {
+                skip_space(r, nested);
+                max = read_number(r, &max) ? max : LT_GINF;
+                skip_space(r, nested);
             }
             if (!skip(r, '}') || max < min) {
                 return wrong(r, "a malformed repetition");
@@ -227,7 +233,7 @@ static lt_err read_repeats(reader *r, lt_gid *item) {
             LT_FAIL(LT_ERR_LIMIT, "grammar: a repetition of more than %d", MAX_COUNT);
         }
         *item = lt_gast_repeat(r->g, *item, (int32_t)min, (int32_t)max);
-        skip_space(r, false);
+        skip_space(r, nested);
     }
 }
 
@@ -242,7 +248,7 @@ static lt_err read_sequence(reader *r, bool nested, lt_gid *out) {
         }
         LT_TRY_DONE(read_item(r, &item));
         skip_space(r, nested);
-        LT_TRY_DONE(read_repeats(r, &item));
+        LT_TRY_DONE(read_repeats(r, nested, &item));
         lt_gids_push(r->g, &kids, item);
     }
     *out = lt_gast_list(r->g, LT_GNODE_SEQ, kids.v, kids.n);

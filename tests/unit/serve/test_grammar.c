@@ -73,6 +73,8 @@ static void masks_equal_brute_force(void **state) {
         {LT_GRAMMAR_REGEX, "[^\"]{0,40}x{300}", false},
         {LT_GRAMMAR_GBNF, "root ::= (\"(\" root \")\" | \"a\" | \"[\" root \",\" root \"]\")",
          false},
+        /* A repetition of a rule that may be empty. */
+        {LT_GRAMMAR_GBNF, "root ::= x+\nx ::= \"a\"* | \"(\" x+ \")\"", false},
         {LT_GRAMMAR_GBNF, "root ::= word (\" \" word)*\nword ::= [a-z]{1,4} | \"\\u00f6\" # x\n",
          false},
         {LT_GRAMMAR_JSON, "", true},
@@ -267,6 +269,8 @@ static void refusals(void **state) {
         {LT_GRAMMAR_REGEX, "a{,3}", LT_ERR_UNSUPPORTED, "{0,n}"},
         {LT_GRAMMAR_GBNF, "root ::= a", LT_ERR_FORMAT, "'a'"},
         {LT_GRAMMAR_GBNF, "root ::= root \"a\" | \"b\"", LT_ERR_UNSUPPORTED, "left recursion"},
+        {LT_GRAMMAR_GBNF, "root ::= x* \"b\"\nx ::= y root\ny ::= \"a\"?", LT_ERR_UNSUPPORTED,
+         "left recursion"},
         {LT_GRAMMAR_GBNF, "x ::= \"a\"", LT_ERR_FORMAT, "'root'"},
         {LT_GRAMMAR_GBNF, "root ::= \"a\"\nb = 1", LT_ERR_FORMAT, "grammar:2"},
         {LT_GRAMMAR_GBNF, "root ::= \"a\" <|endoftext|>", LT_ERR_FORMAT, "ends the text"},

@@ -1,5 +1,6 @@
-/* Lark's grammars: what Lark itself accepts and refuses (tests/golden/lark, tools/make_lark.py),
- * and the messages for grammars that are not supported. */
+/* Grammars of other programs: what Lark itself accepts and refuses (tests/golden/lark,
+ * tools/make_lark.py), what llama.cpp does (tests/golden/serve/gbnf.json, tools/make_gbnf.py), and
+ * the messages for grammars of Lark that are not supported. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,16 +65,15 @@ static int check(const lt_grammar *g, const json_t *texts, bool want) {
     return wrong;
 }
 
-static void as_lark_does(void **state) {
-    json_t *cases = json_load_file("tests/golden/lark/cases.json", 0, NULL), *one;
+static void as_told(const char *path, size_t at_least, bool lark) {
+    json_t *cases = json_load_file(path, 0, NULL), *one;
     size_t i;
     int wrong = 0;
-    (void)state;
-    assert_true(json_array_size(cases) >= 6);
+    assert_true(json_array_size(cases) >= at_least);
     json_array_foreach(cases, i, one) {
         const char *text = json_string_value(json_object_get(one, "grammar"));
         lt_grammar *g = NULL;
-        assert_true(lt_glark_is(text, strlen(text)));
+        assert_int_equal(lt_glark_is(text, strlen(text)), lark);
         if (lt_grammar_open(&g, vocab, LT_GRAMMAR_GBNF, text, strlen(text)) != LT_OK) {
             fail_msg("%s: %s", text, lt_error_message());
         }
@@ -83,6 +83,16 @@ static void as_lark_does(void **state) {
     }
     assert_int_equal(wrong, 0);
     json_decref(cases);
+}
+
+static void as_lark_does(void **state) {
+    (void)state;
+    as_told("tests/golden/lark/cases.json", 6, true);
+}
+
+static void as_llama_cpp_does(void **state) {
+    (void)state;
+    as_told("tests/golden/serve/gbnf.json", 100, false);
 }
 
 /* Which notation a grammar is in, and what is wrong with it. */
@@ -127,6 +137,7 @@ static void other_notations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_lark_does),
+                                       cmocka_unit_test(as_llama_cpp_does),
                                        cmocka_unit_test(other_notations)};
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
 }
