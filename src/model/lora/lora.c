@@ -426,8 +426,8 @@ static lt_err open_plan(lt_lora_plan *out, const lt_model_spec *spec, const lt_l
     if (p.n_modules == 0) {
         LT_FAIL_DONE(LT_ERR_ARG, "lora.targets is empty: no layer would have an adapter");
     }
-    LT_TRY_DONE(lt_param_table_end(&p.table, adapters));
     LT_TRY_DONE(check_dora(o, &p.table));
+    LT_TRY_DONE(lt_param_table_end(&p.table, adapters));
     *out = p;
     p = (lt_lora_plan){.n_modules = 0};
 done:

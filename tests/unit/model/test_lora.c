@@ -575,6 +575,20 @@ static void passes_refuse(void **state) {
     lt_model_close(m);
 }
 
+/* DoRA beside the attention of a mixture of experts, but not beside its experts. */
+static void dora_of_experts(void **state) {
+    lt_model *m = open_base(GOLDEN_ROOT "qwen3_moe", lt_backend_cpu(), LT_F32);
+    lt_lora_options o = {.rank = 2, .alpha = 2, .dora = true, .targets = LT_LORA_ALL};
+    lt_lora *l = NULL;
+    (void)state;
+    assert_int_equal(lt_lora_open(&l, m, &o, 1), LT_ERR_UNSUPPORTED);
+    says("lora.targets: experts with DoRA: not supported");
+    o.targets = "q_proj,o_proj";
+    must(lt_lora_open(&l, m, &o, 1), "attention");
+    lt_lora_close(l);
+    lt_model_close(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family),    cmocka_unit_test(experts_as_peft),
@@ -582,6 +596,7 @@ int main(void) {
         cmocka_unit_test(merges_as_peft),  cmocka_unit_test(written_as_it_was_read),
         cmocka_unit_test(refused_by_name), cmocka_unit_test(passes_refuse),
         cmocka_unit_test(uneven_as_peft),  cmocka_unit_test(uneven_with_another_tensor),
+        cmocka_unit_test(dora_of_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
