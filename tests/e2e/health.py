@@ -287,6 +287,12 @@ r, asked = slurm(gone)
 check("Slurm: once", asked == "", asked)
 r, asked = slurm(sound)
 check("Slurm: fit again, it is resumed", asked == "update|NodeName=n7|State=RESUME|\n", asked)
+for reason, folder, back in (("drain: cpu.product_errors core 3 = 1, limit 1", sound, False), ("drain: mem.uncorrected = 1, limit 1", machine(without=[p for p in recorded_machine.FILES if "edac" in p]), False),
+                             ("evict: gpu.xid_79 gpu1 = 1, limit 1", machine(without=("dev/kmsg",)), False), ("drain: disk.errors sda = 11, limit 10", sound, True), ("drain: ib.down mlx5_0/1 = 1, limit 1", sound, True),
+                             ("noted by an older version", sound, True)):
+    r, asked = slurm(folder, f"   State=IDLE+DRAIN ThreadsPerCore=1\n   Reason=lateen: {reason} [root@now]\n")
+    check(f"Slurm: out because of '{reason}': {'resumed' if back else 'not resumed by a check that does not include it'}", asked == "update|NodeName=n7|State=RESUME|\n" * back and
+          (back or f"node n7 stays out of service: it was taken out because of {reason.split()[1]}, which was not checked now" in r.stderr), (asked, r.stderr))
 r, asked = slurm(hot, "   State=IDLE+DRAIN\n   Reason=fan replaced tomorrow [root@now]\n")
 check("Slurm: someone else's reason stays", asked == "" and "fan replaced tomorrow" in r.stderr, r.stderr)
 r, asked = slurm(sound)

@@ -331,5 +331,5 @@ void lt_health_why(const lt_health *h, char out[LT_HEALTH_WHY_BYTES]) {
 lt_err lt_health_tell_slurm(const lt_health *h, char told[256]) {
     char why[LT_HEALTH_WHY_BYTES];
     lt_health_why(h, why);
-    return lt_slurm_tell(h->node, h->result, why, told);
+    return lt_slurm_tell(h->node, h->result, why, h->findings, h->n_findings, told);
 }

@@ -60,17 +60,49 @@ static lt_err take_out(const char *node, bool evict, const char *reason) {
     return evict ? update(node, "DOWN", reason) : LT_OK;
 }
 
-lt_err lt_slurm_tell(const char *node, lt_health_result result, const char *why, char told[256]) {
+/* The name of the check for which the node was taken out: "lateen: drain: CHECK OBJECT = 1, ...".
+ * "": the reason has none. */
+static void check_of(const char *reason, char out[64]) {
+    const char *at = strchr(reason + strlen(LT_SLURM_REASON), ':');
+    out[0] = '\0';
+    if (at != NULL) {
+        field(at, ": ", " ,", out, 64);
+    }
+}
+
+/* Whether the check was made. Of the messages of the kernel only those that came are findings;
+ * that its log was read shows in cpu.machine_checks. */
+static bool is_made(const char *check, const lt_health_finding *all, int n) {
+    const bool from_log = strncmp(check, "gpu.xid_", 8) == 0 || strcmp(check, "disk.errors") == 0;
+    const char *sign = from_log ? "cpu.machine_checks" : check;
+    for (int i = 0; i < n; i++) {
+        if (strcmp(all[i].check, sign) == 0) {
+            return true;
+        }
+    }
+    return check[0] == '\0';
+}
+
+lt_err lt_slurm_tell(const char *node, lt_health_result result, const char *why,
+                     const lt_health_finding *all, int n, char told[256]) {
     static const char evicted[] = LT_SLURM_REASON "evict";
     const bool unfit = result >= LT_HEALTH_DRAIN, evict = result == LT_HEALTH_EVICT;
     node_state s;
-    char reason[256];
+    char reason[256], check[64] = "";
 
     told[0] = '\0';
     LT_TRY(read_state(node, &s));
     const bool ours = strncmp(s.reason, LT_SLURM_REASON, strlen(LT_SLURM_REASON)) == 0;
     const bool was_evicted = strncmp(s.reason, evicted, strlen(evicted)) == 0;
-    if (!unfit && s.out && ours) {
+    if (ours) {
+        check_of(s.reason, check);
+    }
+    if (!unfit && s.out && ours && !is_made(check, all, n)) {
+        snprintf(told, 256,
+                 "node %s stays out of service: it was taken out because of %s, which was not "
+                 "checked now",
+                 node, check);
+    } else if (!unfit && s.out && ours) {
         LT_TRY(update(node, "RESUME", NULL));
         snprintf(told, 256, "resumed node %s", node);
     } else if (unfit && s.out && !ours && s.reason[0] != '\0') {

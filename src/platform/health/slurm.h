@@ -8,8 +8,10 @@
 
 #define LT_SLURM_REASON "lateen: "
 
-/* Put the node in the state that the result requires; why: the text of the reason. */
+/* Put the node in the state that the result requires; why: the text of the reason. all: the n
+ * findings of the check. A node is resumed only if what it was taken out for was checked again: a
+ * check of tier 1 says nothing about wrong products, which tier 2 finds. */
 LT_MUST_USE lt_err lt_slurm_tell(const char *node, lt_health_result result, const char *why,
-                                 char told[256]);
+                                 const lt_health_finding *all, int n, char told[256]);
 
 #endif
