@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The scripts of deploy/slurm under a real Slurm: a controller and two slurmd on this machine, whose nodes are recorded machines. slurm_health.py LATEEN.
 Skipped without Debian's slurm-wlm; needs root, as slurmd does."""
+import fcntl
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ check = tap.check
 if not slurm.is_here():
     tap.skip("Slurm", "needs root and Debian's slurm-wlm")
     sys.exit(tap.end())
+NOBODY = 65534
 lateen, scratch = os.path.abspath(sys.argv[1]), tempfile.mkdtemp()
 
 
@@ -31,21 +33,25 @@ def write(path, text, mode=0o644):
 
 # `lateen`, which the scripts find on their PATH: the same program on a recorded machine. The
 # prolog finds a folder named prolog.NODE, at tier 1, which is all that a recorded machine has.
+os.chmod(scratch, 0o755)  # The epilog runs a command as the job's user.
+shutil.copy(lateen, f"{scratch}/lateen")
 write("bin/lateen", f"""#!/bin/sh
+case $1 in agent) exec {scratch}/lateen "$@" ;; esac
 for word; do
     shift
-    case $word in --tier) tier=1 ;; 2) [ "${{tier:-}}" ] || set -- "$@" "$word" ;; /var/lib/*) set -- "$@" "{scratch}/history.$SLURMD_NODENAME" ;; *) set -- "$@" "$word" ;; esac
+    case $word in --tier) tier= ;; 1) ;; 2) tier=2 ;; /var/lib/*) set -- "$@" "{scratch}/history.$SLURMD_NODENAME" ;; *) set -- "$@" "$word" ;; esac
 done
 machine={scratch}/machine.$SLURMD_NODENAME
-if [ "${{tier:-}}" ] && [ -d "{scratch}/prolog.$SLURMD_NODENAME" ]; then machine={scratch}/prolog.$SLURMD_NODENAME; fi
-exec {lateen} "$@" --machine "$machine" --mounts /,/scratch
+if [ "${{tier:-}}${{EPILOG:-}}" ] && [ -d "{scratch}/prolog.$SLURMD_NODENAME" ]; then machine={scratch}/prolog.$SLURMD_NODENAME; fi
+exec {scratch}/lateen "$@" --machine "$machine" --mounts /,/scratch
 """, 0o755)
-for script in ("health", "prolog"):  # slurmd gives its scripts a nearly empty environment.
-    write(f"{script}.sh", f"#!/bin/sh\nPATH={scratch}/bin:/usr/bin:/bin SLURM_CONF={scratch}/slurm.conf\nexport PATH SLURM_CONF\nexec {os.path.abspath('deploy/slurm')}/{script}.sh\n", 0o755)
+for script in ("health", "prolog", "epilog"):  # slurmd gives its scripts a nearly empty environment.
+    write(f"{script}.sh", f"#!/bin/sh\nPATH={scratch}/bin:/usr/bin:/bin SLURM_CONF={scratch}/slurm.conf\nexport PATH SLURM_CONF\n{script.upper()}=1\nexport {script.upper()}\nexec {os.path.abspath('deploy/slurm')}/{script}.sh\n", 0o755)
 cluster = slurm.Slurm(scratch, ["n1", "n2"], scheduler="nohold_on_prolog_fail", more=f"""HealthCheckProgram={scratch}/health.sh
 HealthCheckInterval=2
 HealthCheckNodeState=ANY
 Prolog={scratch}/prolog.sh
+Epilog={scratch}/epilog.sh
 PrologFlags=Alloc
 """)
 
@@ -131,6 +137,19 @@ try:
     check("targets of Prometheus: the nodes, and the run that requested it", r.returncode == 0 and nodes == [
         {"targets": [f"{n}:9401"], "labels": {"node": n, "partition": "debug"}} for n in ("n1", "n2")] and [x["targets"] for x in runs] == [[job("three").split("|")[1] + ":9400"]] and
         runs[0]["labels"]["user"] == "root", (r.stderr, nodes, runs))
+
+    # Memory of runs that were killed with all of their agents: only that of the job's user is removed, and only where no launcher holds its lock.
+    roots = [tempfile.mkdtemp(dir="/dev/shm", prefix="lateen-run-") for _ in range(3)]
+    locks = [open(r + "/launcher", "w") for r in roots]
+    fcntl.flock(locks[1], fcntl.LOCK_EX)
+    for r, owner in zip(roots, (NOBODY, NOBODY, NOBODY - 1)):
+        os.chown(r, owner, owner)
+        os.chown(r + "/launcher", owner, owner)
+    run("scancel", "--user=root")
+    run("sbatch", f"--uid={NOBODY}", "--chdir=/tmp", "--job-name=five", "--output=/dev/null", "--wrap", "true")
+    check("the epilog removes what the job's user has left in memory", until(lambda: not os.path.exists(roots[0])) and [os.path.exists(r) for r in roots[1:]] == [True, True], (job("five"), roots))
+    for r in roots:
+        shutil.rmtree(r, ignore_errors=True)
 except Exception as e:
     check("nothing unexpected", False, repr(e))
 finally:

@@ -5,11 +5,12 @@ import glob
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 
-from launched import begin, bits, children, events, flip_bit, memory_of, undisturbed, wait_for, words_of
+from launched import begin, bits, children, events, flip_bit, lateen, memory_of, undisturbed, wait_for, words_of
 from tap import Tap
 
 tap = Tap()
@@ -124,5 +125,17 @@ until = time.time() + 10
 while os.path.exists(root) and time.time() < until:
     time.sleep(0.05)
 tap.check("a launcher that is killed leaves no memory", not os.path.exists(root), root)
+p, pids = begin(4, {**ARGS, "steps": 100000, "out": work.name + "/all"}, NODES)
+root, agents = memory_of(pids[0]), agents_of(p.pid)
+sweep = [lateen, "agent", "--sweep"]
+subprocess.run(sweep, check=True, capture_output=True)
+lives = os.path.exists(root)
+os.kill(p.pid, signal.SIGSTOP)  # Otherwise it would start an agent again.
+for pid in (*agents.values(), p.pid):
+    os.kill(pid, signal.SIGKILL)
+p.communicate()
+left = os.path.exists(root)
+r = subprocess.run(sweep, capture_output=True, text=True)
+tap.check("when all agents are killed, too, lateen agent --sweep removes it, and did not while the run lived", lives and left and r.returncode == 0 and not os.path.exists(root), (lives, left, r.stderr))
 work.cleanup()
 sys.exit(tap.end())

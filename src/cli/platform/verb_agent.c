@@ -4,9 +4,11 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "cli/verb.h"
 #include "comm/shm.h"
 #include "platform/agent/agent.h"
+#include "platform/agent/memory.h"
 #include "platform/agent/remote.h"
 
 #define AGENT_OPTIONS(X)                                                                           \
@@ -16,7 +18,9 @@
     X(BOOL, rank, "rank", "false", 0, 0, "",                                                       \
       "start the rank that standard input describes, and end as it does")                          \
     X(BOOL, machine, "machine", "false", 0, 0, "",                                                 \
-      "keep the snapshots of the run that standard input describes on this machine")
+      "keep the snapshots of the run that standard input describes on this machine")               \
+    X(BOOL, sweep, "sweep", "false", 0, 0, "",                                                     \
+      "remove snapshots that this user's runs have left in the memory of this machine")
 
 typedef struct {
     AGENT_OPTIONS(LT_OPTION_FIELD)
@@ -26,7 +30,7 @@ static const lt_option rows[] = {AGENT_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_agent_options = LT_OPTION_TABLE("agent", rows);
 
 static const char usage[] = "agent --memory FOLDER --node K --nodes N | agent --rank | "
-                            "agent --machine";
+                            "agent --machine | agent --sweep";
 static const char prose[] =
     "Keep the snapshots of a run in memory: send those that ranks of this node have written to "
     "the\n"
@@ -36,7 +40,10 @@ static const char prose[] =
     "machine and describes the rank on standard input. When standard input ends, the rank is "
     "killed.\n"
     "With --machine: keep the snapshots of a machine of `lateen launch --hosts`, and send them to\n"
-    "the others. When standard input ends, they are removed.";
+    "the others. When standard input ends, they are removed.\n"
+    "With --sweep: a launcher that is killed together with all of its agents leaves snapshots in\n"
+    "/dev/shm. Remove them, as the next launcher on this machine does, and as Slurm's epilog may.\n"
+    "The snapshots of runs that live are left alone.";
 
 int lt_verb_agent(int argc, char **argv);
 int lt_verb_agent(int argc, char **argv) {
@@ -48,6 +55,12 @@ int lt_verb_agent(int argc, char **argv) {
     if (!lt_verb_parse(&lt_verb_agent_options, &o, argc, argv, usage, prose, NULL, 0, &n,
                        &status)) {
         return status;
+    }
+    if (o.sweep) {
+        const int n_roots = lt_memory_sweep();
+        lt_log_info("removed from /dev/shm: snapshots of %d %s", n_roots,
+                    n_roots == 1 ? "run" : "runs");
+        return LT_EXIT_DONE;
     }
     if (o.rank) {
         err = lt_remote_run(&status);

@@ -2,11 +2,12 @@
 #include "platform/agent/memory.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,9 +15,8 @@
 #include "base/log.h"
 #include "comm/shm.h"
 
-#define SHARED        "/dev/shm"
-#define PREFIX        "lateen-run-"
-#define PID_BYTES_MAX ((size_t)64)
+#define SHARED "/dev/shm"
+#define PREFIX "lateen-run-"
 
 bool lt_node_memory_of_rank(lt_node_memory *m) {
     const char *root = getenv(LT_ENV_MEMORY), *node = getenv(LT_ENV_NODE),
@@ -57,50 +57,72 @@ double lt_daly_interval_s(double mtbf_s, double save_s) {
 
 /* ---- The launcher ---------------------------------------------------------------------------- */
 
-/* Whether ROOT/launcher names a process that has ended. */
+/* Whether the owner of ROOT has ended: the kernel removes the lock of ROOT/launcher with it. Its
+ * pid would not tell, since containers with one /dev/shm may have pids of their own, and another
+ * process may have been given the pid. Folders of other users do not count. */
 static bool is_left(const char *root) {
-    char path[LT_PATH_BYTES], *text = NULL;
-    size_t bytes;
+    char path[LT_PATH_BYTES];
+    struct stat st;
+    int fd;
     bool left;
-    if (lt_path_join(path, root, "launcher") != LT_OK ||
-        lt_file_read(&text, &bytes, path, PID_BYTES_MAX) != LT_OK) {
+    if (lstat(root, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+        lt_path_join(path, root, "launcher") != LT_OK) {
         return false;
     }
-    left = kill((pid_t)strtol(text, NULL, 10), 0) != 0 && errno == ESRCH;
-    free(text);
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    left = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (fd >= 0) {
+        (void)close(fd);
+    }
     return left;
 }
 
-/* Remove memory that launchers of this user have left, because they and their agents were
- * killed. */
-static void sweep(void) {
+int lt_memory_sweep(void) {
     char **names = NULL, root[LT_PATH_BYTES];
     size_t n = 0;
+    int removed = 0;
     if (lt_file_list(&names, &n, SHARED) != LT_OK) {
-        return;
+        return 0;
     }
     for (size_t i = 0; i < n; i++) {
-        if (strncmp(names[i], PREFIX, strlen(PREFIX)) == 0 &&
-            lt_path_join(root, SHARED, names[i]) == LT_OK && is_left(root) &&
-            lt_file_remove_tree(root) != LT_OK) {
-            lt_log_warn("%s", lt_error_message());
+        if (strncmp(names[i], PREFIX, strlen(PREFIX)) != 0 ||
+            lt_path_join(root, SHARED, names[i]) != LT_OK || !is_left(root)) {
+            continue;
         }
+        if (lt_file_remove_tree(root) != LT_OK) {
+            lt_log_warn("%s", lt_error_message());
+            continue;
+        }
+        removed++;
     }
     lt_file_list_free(names, n);
+    return removed;
 }
 
 /* Make this process the owner of ROOT, which is named in ROOT/launcher and removes ROOT; if the
- * owner is gone, sweep() does. */
+ * owner is gone, lt_memory_sweep() does. The file appears under its name when it is locked, and its
+ * descriptor stays open for as long as this process lives. */
 static lt_err take(const char *root) {
-    char path[LT_PATH_BYTES], name[64];
-    (void)snprintf(name, sizeof name, "%lld\n", (long long)getpid());
+    char path[LT_PATH_BYTES], aside[LT_PATH_BYTES], name[48];
+    int fd;
+    (void)snprintf(name, sizeof name, "launcher.%d", (int)getpid());
     LT_TRY(lt_path_join(path, root, "launcher"));
-    return lt_file_write_atomic(path, name, strlen(name));
+    LT_TRY(lt_path_join(aside, root, name));
+    fd = open(aside, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0 || dprintf(fd, "%d\n", (int)getpid()) < 0 ||
+        rename(aside, path) != 0) {
+        const int failure = errno;
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        LT_FAIL(LT_ERR_IO, "%s: %s", path, strerror(failure));
+    }
+    return LT_OK;
 }
 
 lt_err lt_memory_make(char root[LT_PATH_BYTES], int n_nodes) {
     char path[LT_PATH_BYTES], name[64];
-    sweep();
+    (void)lt_memory_sweep();
     (void)snprintf(root, LT_PATH_BYTES, SHARED "/" PREFIX "XXXXXX");
     if (mkdtemp(root) == NULL) { /* Only this user may enter it. */
         LT_FAIL(LT_ERR_IO, "%s: %s", root, strerror(errno));
@@ -140,9 +162,9 @@ lt_err lt_memory_join(const char *root, bool *owner) {
     LT_TRY(lt_memory_enter(root));
     LT_TRY(lt_path_join(path, root, "launcher"));
     *owner = !lt_file_exists(path) || is_left(root);
-    /* It comes before sweep(), which would remove ROOT, too. */
+    /* It comes before lt_memory_sweep(), which would remove ROOT, too. */
     LT_TRY(*owner ? take(root) : LT_OK);
-    sweep();
+    (void)lt_memory_sweep();
     return LT_OK;
 }
 

@@ -6,8 +6,8 @@
  *     ROOT/node-0/own/rank-0/step-N/     what ranks of this node have written (HOLDER: rank-0)
  *     ROOT/node-0/kept/rank-2/step-N/    copies of what ranks of another node have written
  *     ROOT/node-0/agent                  the address of the node's agent
- *     ROOT/launcher                      the process that removes ROOT; if it is gone, the next
- *                                        launcher does
+ *     ROOT/launcher                      the process that removes ROOT, and keeps this file
+ *                                        locked; if it is gone, lt_memory_sweep does
  *
  * On several machines (`lateen launch --hosts`) each has a ROOT of the same name in its own memory,
  * and each agent sends to all others, so that every machine has every snapshot completely. When an
@@ -49,6 +49,9 @@ LT_MUST_USE lt_err lt_memory_link(const char *target, const char *path);
 
 /* For the launcher: make ROOT for n nodes, and remove the ROOTs of launchers that are gone. */
 LT_MUST_USE lt_err lt_memory_make(char root[LT_PATH_BYTES], int n_nodes);
+/* Remove this user's ROOTs whose owners are gone, because they and their agents were killed.
+ * Returns their number. */
+int lt_memory_sweep(void);
 /* Make ROOT on this machine, for this user alone, unless another agent has made it. */
 LT_MUST_USE lt_err lt_memory_enter(const char *root);
 /* For the agent of a machine: the same, and remove the ROOTs of agents that are gone. *owner: this

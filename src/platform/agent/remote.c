@@ -25,7 +25,9 @@
 
 #define FIRST_S 60.0 /* How long to wait for the first line. */
 #define LOOK_MS 50
-#define OPEN_S  30.0
+/* How long to try to reach the launcher's store; how long each try may take. */
+#define OPEN_S 30.0
+#define TRY_S  2.0
 /* While a rank waits for its next world: how often the launcher is asked whether it is alive, and
  * how long it has to answer. */
 #define ASK_EVERY_S 5.0
@@ -263,12 +265,33 @@ static bool launcher_lives(const watcher *w) {
     return err == LT_OK || err == LT_ERR_STATE;
 }
 
+/* Whether the launcher or the connection to it is gone, even if orders are still to be read. */
+static bool input_has_ended(void) {
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0;
+}
+
+/* Connect to the launcher's store, unless the launcher ends meanwhile. */
+static lt_err open_store(watcher *w) {
+    const lt_environment *e = &w->d.e;
+    const double until_s = lt_clock_s() + OPEN_S;
+    lt_err err;
+    do {
+        if (input_has_ended()) {
+            LT_FAIL(LT_ERR_REMOTE, "agent: rank %d: the launcher ended before the rank began",
+                    e->rank);
+        }
+        err = lt_comm_store_open(&w->store, e->store, e->token, -1, e->epoch, TRY_S);
+    } while (err == LT_ERR_REMOTE && lt_clock_s() < until_s);
+    return err;
+}
+
 /* The next attempt has begun, and the rank has survived: let it open the next world. */
 static lt_err begin_world(watcher *w, uint64_t epoch) {
     lt_comm_store_close(w->store);
     w->store = NULL;
     w->d.e.epoch = epoch;
-    LT_TRY(lt_comm_store_open(&w->store, w->d.e.store, w->d.e.token, -1, epoch, OPEN_S));
+    LT_TRY(open_store(w));
     lt_board_clear(w->board);
     lt_board_begin(w->board, epoch);
     return LT_OK;
@@ -347,7 +370,7 @@ lt_err lt_remote_run(int *status) {
     LT_TRY_DONE(lt_remote_first_line(&text));
     LT_TRY_DONE(read_description(&w.d, text));
     LT_TRY_DONE(e->memory[0] != '\0' ? lt_memory_enter(e->memory) : LT_OK);
-    LT_TRY_DONE(lt_comm_store_open(&w.store, e->store, e->token, -1, e->epoch, OPEN_S));
+    LT_TRY_DONE(open_store(&w));
     LT_TRY_DONE(lt_board_make(&w.board, &board_fd, e->n));
     if (e->keep) {
         lt_board_keep_ranks(w.board);

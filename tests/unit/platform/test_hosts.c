@@ -457,7 +457,53 @@ static void ranks_are_started(void **state) {
     lt_hosts_close(&h);
 }
 
+/* The launcher is killed while the agent of a rank tries to reach its store: the agent ends with
+ * its standard input, and not only when it gives up after half a minute. */
+static void an_agent_ends_with_its_launcher(void **state) {
+    char word[] = "lateen", *argv[] = {word, NULL}, own[4096] = "", login[4400];
+    lt_processes p = {.path = word, .argv = argv, .signals = -1};
+    const lt_environment e = {.n = 1,
+                              .full = 1,
+                              .apart = true,
+                              .locals = 1,
+                              .store = "127.0.0.1:1", /* Nobody listens there. */
+                              .token = "secret",
+                              .epoch = 1,
+                              .memory = ""};
+    lt_process *one;
+    double closed_s;
+    (void)state;
+    assert_int_equal(setenv("LT_HOSTS_RUN", "1", 1), 0);
+    assert_true(readlink("/proc/self/exe", own, sizeof own - 1) > 0);
+    (void)sigemptyset(&p.mask);
+    (void)snprintf(login, sizeof login, "'%s' login", own);
+    open_hosts("b", 0, login, "127.0.0.1");
+    assert_int_equal(lt_processes_open(&p, 1), LT_OK);
+    assert_int_equal(lt_hosts_start(&h, &p, &e), LT_OK);
+    one = &p.all[0];
+    (void)usleep(500000);
+    assert_int_equal(waitpid(one->pid, &one->status, WNOHANG), 0); /* It tries. */
+    (void)close(one->in);
+    one->in = 0;
+    closed_s = lt_clock_s();
+    assert_int_equal(waitpid(one->pid, &one->status, 0), one->pid);
+    assert_true(lt_clock_s() - closed_s < 10.0);
+    one->runs = false;
+    lt_processes_drain(&p);
+    assert_true(WIFEXITED(one->status) && WEXITSTATUS(one->status) == 8);
+    assert_non_null(strstr(one->words, "rank 0: the launcher ended before the rank began"));
+    lt_processes_close(&p);
+    lt_hosts_close(&h);
+    assert_int_equal(unsetenv("LT_HOSTS_RUN"), 0);
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && getenv("LT_HOSTS_RUN") != NULL) {
+        int status = 0;
+        const bool ok = lt_remote_run(&status) == LT_OK;
+        (void)fprintf(stderr, "%s\n", ok ? "it ran" : lt_error_message());
+        return ok ? status : 8;
+    }
     if (argc > 1) {
         return as_agent(argc, argv);
     }
@@ -465,6 +511,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(bad_lists_are_refused),
                                        cmocka_unit_test(login_commands),
                                        cmocka_unit_test(ranks_are_started),
+                                       cmocka_unit_test(an_agent_ends_with_its_launcher),
                                        cmocka_unit_test(late_machines),
                                        cmocka_unit_test(signs_of_life),
                                        cmocka_unit_test(signs_of_life_reach_the_board),

@@ -52,6 +52,29 @@ static lt_err sum(lt_comm *c, lt_group *g) {
     return LT_OK;
 }
 
+/* Leave a process behind, and note its pid and how many segments of memory the launcher holds. */
+static void leave_a_mess(const char *dir, int attempt) {
+    const pid_t pid = fork();
+    char folder[64], text[64], target[LT_PATH_BYTES], path[LT_PATH_BYTES], **names = NULL;
+    size_t n = 0;
+    int segments = 0;
+    if (pid == 0) {
+        (void)sleep(60);
+        _exit(0);
+    }
+    (void)snprintf(folder, sizeof folder, "/proc/%d/fd", (int)getppid());
+    if (lt_file_list(&names, &n, folder) == LT_OK) {
+        for (size_t i = 0; i < n; i++) {
+            const bool ok = lt_path_join(path, folder, names[i]) == LT_OK;
+            const ssize_t bytes = ok ? readlink(path, target, sizeof target - 1) : -1;
+            segments += bytes > 6 && strncmp(target, "/memfd", 6) == 0;
+        }
+        lt_file_list_free(names, n);
+    }
+    (void)snprintf(text, sizeof text, "%d %d", (int)pid, segments);
+    put(dir, "mess", attempt, text);
+}
+
 /* Sums without end, until a signal asks all ranks to stop; after the tenth, rank 2 does what
  * `how` says. */
 static lt_err work(lt_comm *c, const char *how, const char *dir) {
@@ -79,6 +102,12 @@ static lt_err work(lt_comm *c, const char *how, const char *dir) {
             } else if (strcmp(how, "leave") == 0 && fork() == 0) {
                 (void)sleep(60); /* It keeps the output open. */
                 _exit(0);
+            } else if (strcmp(how, "mess") == 0) {
+                const int attempt = (int)(strtoull(getenv(LT_ENV_EPOCH), NULL, 10) & 0xffffffffu);
+                leave_a_mess(dir, attempt);
+                if (attempt < 4) {
+                    (void)raise(SIGKILL);
+                }
             } else if (strcmp(how, "twice") == 0 &&
                        (strtoull(getenv(LT_ENV_EPOCH), NULL, 10) & 0xffffffffu) < 3) {
                 (void)raise(SIGKILL);
@@ -237,6 +266,39 @@ static void failed_attempts_are_repeated(void **state) {
     assert_int_equal(lt_file_remove_tree(dir), LT_OK);
 }
 
+/* When an attempt ends, the processes that its ranks have left end with it, and the launcher closes
+ * its segment. */
+static void nothing_of_an_attempt_is_left(void **state) {
+    char dir[] = "/tmp/lt_launch_XXXXXX";
+    const lt_launch_options o = {
+        .n_ranks = N, .retries = 5, .grace_s = 3.0, .beat_s = 0.1, .silent_s = 5.0};
+    int first = 0;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(launch(&o, "mess", dir), 0);
+    for (int attempt = 1; attempt <= 4; attempt++) {
+        char path[LT_PATH_BYTES], name[32], *text = NULL;
+        const double until_s = lt_clock_s() + 10.0;
+        int pid = 0, segments = 0;
+        size_t bytes;
+        (void)snprintf(name, sizeof name, "mess-%d", attempt);
+        assert_int_equal(lt_path_join(path, dir, name), LT_OK);
+        assert_int_equal(lt_file_read(&text, &bytes, path, 64), LT_OK);
+        assert_int_equal(sscanf(text, "%d %d", &pid, &segments), 2);
+        free(text);
+        first = attempt == 1 ? segments : first;
+        if (segments == 0 || segments != first) {
+            fail_msg("attempt %d: the launcher holds %d segments; %d in the first", attempt,
+                     segments, first);
+        }
+        while (kill(pid, 0) == 0) {
+            assert_true(lt_clock_s() < until_s);
+            (void)usleep(10000);
+        }
+    }
+    assert_int_equal(lt_file_remove_tree(dir), LT_OK);
+}
+
 /* Start a launcher in a process of its own; returns when all of its ranks work. */
 static pid_t begin(const char *dir, pid_t *ranks) {
     const lt_launch_options o = {.n_ranks = N, .grace_s = 3.0, .beat_s = 0.1, .silent_s = 5.0};
@@ -346,6 +408,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(how_it_ends),
         cmocka_unit_test(failed_attempts_are_repeated),
+        cmocka_unit_test(nothing_of_an_attempt_is_left),
         cmocka_unit_test(signals_stop_all_ranks),
         cmocka_unit_test(bad_launches_are_refused),
     };

@@ -80,16 +80,36 @@ static void broken_links_are_repaired(void **state) {
     assert_int_equal(lt_file_remove_tree(root), LT_OK);
 }
 
-/* A launcher removes the files of launchers that have ended, and no other files. */
+/* Make the memory of a launcher that has ended: nobody holds the lock of the new file. Its pid is
+ * that of a process that lives. */
+static void make_left(char root[LT_PATH_BYTES]) {
+    char name[32];
+    assert_int_equal(lt_memory_make(root, 1), LT_OK);
+    (void)snprintf(name, sizeof name, "%d\n", (int)getpid());
+    put(root, "launcher", name);
+}
+
+/* A launcher removes the files of launchers that have ended, and no other files. One that lives in
+ * another container has a pid that does not exist here, or is another process. */
 static void old_memory_is_removed(void **state) {
-    char mine[LT_PATH_BYTES], old[LT_PATH_BYTES], again[LT_PATH_BYTES];
+    char mine[LT_PATH_BYTES], old[LT_PATH_BYTES], again[LT_PATH_BYTES], path[LT_PATH_BYTES];
+    FILE *f;
     (void)state;
     assert_int_equal(lt_memory_make(mine, 1), LT_OK);
-    assert_int_equal(lt_memory_make(old, 1), LT_OK);
-    put(old, "launcher", "2147483646\n");
+    assert_int_equal(lt_path_join(path, mine, "launcher"), LT_OK);
+    f = fopen(path, "r+e");
+    assert_true(f != NULL && fputs("2147483646\n", f) >= 0 && fclose(f) == 0);
+    make_left(old);
     assert_int_equal(lt_memory_make(again, 1), LT_OK);
     assert_true(lt_file_exists(mine));
     assert_false(lt_file_exists(old));
+    make_left(old);
+    assert_true(lt_memory_sweep() >= 1); /* Other programs may have left some, too. */
+    assert_true(lt_file_exists(mine) && lt_file_exists(again) && !lt_file_exists(old));
+    /* Nobody owns a folder that is being made, so it is not removed. */
+    assert_true(lt_path_join(path, again, "launcher") == LT_OK && unlink(path) == 0);
+    (void)lt_memory_sweep();
+    assert_true(lt_file_exists(again));
     assert_int_equal(lt_file_remove_tree(mine), LT_OK);
     assert_int_equal(lt_file_remove_tree(again), LT_OK);
 }
@@ -101,8 +121,7 @@ static void agents_of_a_machine_share_a_folder(void **state) {
     struct stat st;
     bool owner = true;
     (void)state;
-    assert_int_equal(lt_memory_make(other, 1), LT_OK);
-    put(other, "launcher", "2147483646\n");
+    make_left(other);
     (void)snprintf(root, sizeof root, "/dev/shm/lateen-run-t%d", (int)getpid());
     assert_int_equal(lt_memory_enter(root), LT_OK); /* The agent of a rank. */
     assert_int_equal(lstat(root, &st), 0);
@@ -118,7 +137,7 @@ static void agents_of_a_machine_share_a_folder(void **state) {
     assert_true(owner && holds(root, "node-0/own/x", "kept"));
     assert_true(lt_path_join(other, root, "launcher") == LT_OK && unlink(other) == 0);
     /* Its name could not be written, so no launcher would remove it. */
-    put(root, "launcher.tmp/x", "");
+    put(root, "launcher/x", "");
     assert_int_not_equal(lt_memory_join(root, &owner), LT_OK);
     assert_int_equal(chmod(root, 0755), 0);
     assert_int_equal(lt_memory_enter(root), LT_ERR_IO);
