@@ -292,6 +292,7 @@ typedef struct {
     /* Alternatives in top, most likely first; -1: logprob is not set either (the prompt's first
      * token). */
     int n_top;
+    int32_t rank; /* With logprob, except in a beam search: the number of more likely ids. */
     struct {
         int32_t id;
         float logprob;

@@ -10,6 +10,7 @@ void lt_logprobs_carve(lt_logprobs *l, int64_t n, int n_top, bool entropy, lt_ar
     if (n_top >= 0) {
         l->logprob = lt_arena_take(a, (size_t)n * sizeof *l->logprob, 8);
         l->n_top = lt_arena_take(a, (size_t)n * sizeof *l->n_top, 8);
+        l->rank = lt_arena_take(a, (size_t)n * sizeof *l->rank, 8);
         l->top = lt_arena_take(a, (size_t)(n * n_top) * sizeof *l->top, 8);
         l->entropy = entropy ? lt_arena_take(a, (size_t)n * sizeof *l->entropy, 8) : NULL;
     }
@@ -22,6 +23,7 @@ void lt_output_put(lt_output *o, int64_t at, int n_top, const lt_pick *pick, uin
         const int n = pick->n_top < n_top ? pick->n_top : n_top;
         o->logprobs.logprob[at] = pick->logprob;
         o->logprobs.n_top[at] = n;
+        o->logprobs.rank[at] = pick->rank;
         if (o->logprobs.entropy != NULL) {
             o->logprobs.entropy[at] = pick->entropy;
         }
@@ -35,6 +37,7 @@ void lt_output_copy(lt_output *to, const lt_output *from, int64_t n, int n_top) 
     if (to->logprobs.logprob != NULL) {
         memcpy(to->logprobs.logprob, from->logprobs.logprob, (size_t)n * sizeof(float));
         memcpy(to->logprobs.n_top, from->logprobs.n_top, (size_t)n * sizeof(int32_t));
+        memcpy(to->logprobs.rank, from->logprobs.rank, (size_t)n * sizeof(int32_t));
         memcpy(to->logprobs.top, from->logprobs.top, (size_t)(n * n_top) * sizeof(lt_candidate));
     }
 }

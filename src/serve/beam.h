@@ -21,7 +21,7 @@
 typedef struct {
     float *logprob, *entropy; /* (n) */
     lt_candidate *top;
-    int32_t *n_top;
+    int32_t *n_top, *rank; /* rank: number of more likely ids. */
 } lt_logprobs;
 
 /* The output of a choice: (max_tokens) tokens, their log-probabilities, and the weights that chose

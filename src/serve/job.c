@@ -696,6 +696,7 @@ static void tell_logprobs(lt_event *e, const lt_logprobs *l, int64_t at, int n_t
     e->logprob = l->logprob[at];
     e->entropy = l->entropy != NULL ? l->entropy[at] : 0;
     e->n_top = l->n_top[at];
+    e->rank = l->rank[at];
     for (int i = 0; i < e->n_top; i++) {
         e->top[i].id = l->top[at * n_top + i].id;
         e->top[i].logprob = l->top[at * n_top + i].p;

@@ -233,6 +233,7 @@ static void keep_judgement(lt_engine *e, lt_job_choice *s, const lt_wanted *w,
     lt_logprobs *l = &j->prompt_logprobs;
     l->logprob[at] = pick->logprob;
     l->n_top[at] = pick->n_top;
+    l->rank[at] = pick->rank;
     memcpy(l->top + at * j->r.prompt_logprobs, pick->top, (size_t)pick->n_top * sizeof *l->top);
     j->n_prompt_out = at + 1;
     lt_step_touch(e, j);

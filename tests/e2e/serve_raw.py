@@ -339,6 +339,11 @@ told = a["prompt_logprobs"]
 check("completions: prompt_logprobs in vLLM's shape", told[0] is None and len(told) == len(a["prompt_token_ids"]) == 3 and len(a["token_ids"]) == 6 and
       all(str(i) in t and len(t) in (2, 3) and set(t[str(i)]) == {"logprob", "rank", "decoded_token"} for t, i in zip(told[1:], a["prompt_token_ids"][1:])) and
       told[2][str(a["prompt_token_ids"][2])]["logprob"] == a["logprobs"]["token_logprobs"][2], a)
+many, alone = ([t for t in json.loads(post("/v1/completions", {"prompt": "Lily and the big dog", "max_tokens": 1, "prompt_logprobs": n})[2])["choices"][0]["prompt_logprobs"] if t]
+               for n in (20, 0))
+ranks = [(own["rank"], 1 + sum(other["logprob"] > own["logprob"] for other in all_of.values())) for all_of, one in zip(many, alone) for own in one.values() if len(all_of) == 20]
+check("prompt_logprobs: the rank of a token among all, though only that token is returned", all(rank == place for rank, place in ranks) and
+      len({rank for rank, _ in ranks}) > 1 and all(own["rank"] > 20 for all_of, one in zip(many, alone) for own in one.values() if len(all_of) > 20), (ranks, alone))
 b = json.loads(post("/v1/chat/completions", {**CHAT, "prompt_logprobs": 0, "return_token_ids": True})[2])
 check("chat: prompt_logprobs in vLLM's shape", b["prompt_logprobs"][0] is None and [list(t) for t in b["prompt_logprobs"][1:]] == [[str(i)] for i in b["prompt_token_ids"][1:]], b)
 for path, body in (("/v1/completions", ASKED), ("/v1/chat/completions", {**CHAT, "n": 2, "return_token_ids": True, "logprobs": True})):

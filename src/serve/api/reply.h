@@ -28,7 +28,7 @@ typedef struct lt_part lt_part;
 typedef struct lt_reply_choice lt_reply_choice;
 
 typedef struct {
-    int32_t id, n_top;
+    int32_t id, n_top, rank;
     float logprob;
     bool has_logprob;
     size_t top_at;  /* Index of its first alternative in tops. */

@@ -56,6 +56,7 @@ void lt_reply_log_token(lt_reply *j, lt_token_logs *l, const lt_event *ev, bool 
     l->tops = tops;
     l->rows[l->n++] = (lt_token_log){.id = ev->id,
                                      .n_top = n_top,
+                                     .rank = ev->rank,
                                      .logprob = ev->logprob,
                                      .has_logprob = has_logprob,
                                      .top_at = l->n_tops,

@@ -201,12 +201,7 @@ static void put_prompt_logprob(lt_json_out *o, const lt_server *s, int32_t id, f
     snprintf(key, sizeof key, "%d", (int)id);
     lt_out_key_open(o, key, '{');
     lt_out_key_real(o, "logprob", (double)logprob);
-    lt_out_key(o, "rank");
-    if (rank > 0) {
-        lt_out_int(o, rank);
-    } else {
-        lt_out_null(o);
-    }
+    lt_out_key_int(o, "rank", rank);
     lt_out_key(o, "decoded_token");
     lt_piece_write(o, s, id);
     lt_out_shut(o, '}');
@@ -232,7 +227,7 @@ void lt_prompt_logprobs_write(lt_json_out *o, const lt_part *p) {
             put_prompt_logprob(o, p->reply->server, t->id, t->logprob, k + 1);
         }
         if (!told) {
-            put_prompt_logprob(o, p->reply->server, row->id, row->logprob, 0);
+            put_prompt_logprob(o, p->reply->server, row->id, row->logprob, row->rank + 1);
         }
         lt_out_shut(o, '}');
     }
