@@ -16,6 +16,20 @@ void lt_logprobs_carve(lt_logprobs *l, int64_t n, int n_top, bool entropy, lt_ar
     }
 }
 
+void lt_logprobs_tell(const lt_logprobs *l, int64_t at, int n_top, lt_event *e) {
+    if (l->logprob == NULL) {
+        return;
+    }
+    e->logprob = l->logprob[at];
+    e->entropy = l->entropy != NULL ? l->entropy[at] : 0;
+    e->n_top = l->n_top[at];
+    e->rank = l->rank[at];
+    for (int i = 0; i < e->n_top; i++) {
+        e->top[i].id = l->top[at * n_top + i].id;
+        e->top[i].logprob = l->top[at * n_top + i].p;
+    }
+}
+
 void lt_output_put(lt_output *o, int64_t at, int n_top, const lt_pick *pick, uint64_t version) {
     o->tokens[at] = pick->id;
     o->versions[at] = version;

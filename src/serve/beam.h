@@ -33,6 +33,8 @@ typedef struct {
 } lt_output;
 
 void lt_logprobs_carve(lt_logprobs *l, int64_t n, int n_top, bool entropy, lt_arena *a);
+/* Report those of token `at`, of up to n_top alternatives, if there are any. */
+void lt_logprobs_tell(const lt_logprobs *l, int64_t at, int n_top, lt_event *e);
 /* Write token `at`. n_top: number of alternatives to keep. */
 void lt_output_put(lt_output *o, int64_t at, int n_top, const lt_pick *pick, uint64_t version);
 /* Copy the first n tokens. */

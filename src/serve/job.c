@@ -689,27 +689,13 @@ bool lt_job_publish(lt_job *j) {
     return news;
 }
 
-static void tell_logprobs(lt_event *e, const lt_logprobs *l, int64_t at, int n_top) {
-    if (l->logprob == NULL) {
-        return;
-    }
-    e->logprob = l->logprob[at];
-    e->entropy = l->entropy != NULL ? l->entropy[at] : 0;
-    e->n_top = l->n_top[at];
-    e->rank = l->rank[at];
-    for (int i = 0; i < e->n_top; i++) {
-        e->top[i].id = l->top[at * n_top + i].id;
-        e->top[i].logprob = l->top[at * n_top + i].p;
-    }
-}
-
 static void tell_token(const lt_job *j, lt_job_choice *s, lt_event *e) {
     const int64_t at = s->front.n_told++;
     e->kind = LT_EVENT_TOKEN;
     e->choice = s->index;
     e->id = s->tokens[j->r.n_prompt + at];
     e->version = s->versions[at];
-    tell_logprobs(e, &s->logprobs, at, j->r.logprobs);
+    lt_logprobs_tell(&s->logprobs, at, j->r.logprobs, e);
     if (at + 1 == s->n_public &&
         (s->public_finish == LT_FINISH_EOS || s->public_finish == LT_FINISH_STOP_ID)) {
         e->finish = s->public_finish;
@@ -731,7 +717,7 @@ static bool tell_one(lt_job *j, lt_event *e) {
         const int64_t at = j->n_prompt_told++;
         e->kind = LT_EVENT_PROMPT;
         e->id = j->r.prompt[at];
-        tell_logprobs(e, &j->prompt_logprobs, at, j->r.prompt_logprobs);
+        lt_logprobs_tell(&j->prompt_logprobs, at, j->r.prompt_logprobs, e);
         e->n_top = at > 0 ? e->n_top : -1; /* The first token has no predecessor. */
         return true;
     }
