@@ -124,6 +124,7 @@ static lt_err place(lt_paged_forward *f) {
     fixed_carve(f);
     acts_carve(f, f->o.max_rows);
     LT_TRY(lt_arena_place(&f->activations, device, "activations"));
+    acts_carve(f, f->o.max_rows); /* What DoRA derives at opening needs scratch of them. */
     return lt_paged_forward_sides_open(f);
 }
 
