@@ -8,6 +8,8 @@
                                                         ones it counts how many are accepted, by keyword
     tools/check_grammar.py TOKENIZER golden FOLDER OUT  the suite as tests/golden/serve/json_schema_suite.jsonl: verdicts of the suite, and which of the
                                                         valid instances are produced (the others break rules of docs/serve.md, such as the order of properties)
+    tools/check_grammar.py TOKENIZER values OUT [N]     N random schemas, and as many that list values, with jsonschema's verdict on each of many values, as
+                                                        tests/golden/serve/json_schema_values.jsonl; valid ones as above
     tools/check_grammar.py TOKENIZER bench FOLDER [N]   MaskBench's data (github.com/guidance-ai/jsonschemabench), each Nth file: refusals by reason, its valid and
                                                         invalid instances, random walks by jsonschema without duplicate names, times
     tools/check_grammar.py TOKENIZER time FILE          lines of {"schema", "instances"}: mask times along the instances
@@ -243,6 +245,107 @@ def golden(tokenizer, folder, out):
     return 0
 
 
+# ---- values and verdicts ----
+
+VALUES = [-3, 0, 1, 2, 5, 7, 10, 12, 100, 0.5, 2.5, -1.25, "", "a", "ab", "abc", "abcd", "x1", "k2", "yes", "ö", "q\"", None, True, False, [], [1], [1, 2], [1, 1], ["a"], [1, "a"],
+          [[1], [1]], [None, True], [2, 5, 7], [5, 12, 0.5, "ab"], {}, {"a": 1}, {"a": 1, "b": 2}, {"k1": 1}, {"k1": "x", "k2": 2}, {"b": None}, {"a": {"a": 1}}, {"a": "ab", "zz": [1]},
+          {"b": 5, "k2": 7, "zz": "x1"}]
+
+
+class Rules:
+    """Schemas whose keywords judge the values above."""
+
+    def __init__(self, rng):
+        self.r = rng
+
+    def sub(self, d):
+        return self.rules(d - 1) if d > 0 and self.r.random() < 0.7 else self.r.choice([{"type": "integer"}, {"type": "string"}, {"minimum": 2}, {"maxLength": 1}, {"const": 1}, True, False])
+
+    def subs(self, d, low=1):
+        return [self.sub(d) for _ in range(self.r.randrange(low, 4))]
+
+    def name(self):
+        return self.r.choice(["a", "b", "k1", "k2", "zz"])
+
+    def rules(self, d):
+        r = self.r
+        s = {}
+        for _ in range(r.choice([1, 1, 2, 2, 3])):
+            k = r.choice(["type", "number", "number", "step", "length", "pattern", "items", "items", "contains", "unique", "count", "members", "members", "patterns", "more", "names", "size",
+                          "depend", "all", "any", "one", "not", "if", "enum"])
+            if k == "type":
+                s["type"] = r.sample(["null", "boolean", "integer", "number", "string", "array", "object"], r.randrange(1, 4))
+            elif k == "number":
+                s[r.choice(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])] = r.choice([-3, 0, 1, 2, 2.5, 5, 10])
+            elif k == "step":
+                s["multipleOf"] = r.choice([1, 2, 5, 0.5, 2.5])
+            elif k == "length":
+                s[r.choice(["minLength", "maxLength"])] = r.randrange(5)
+            elif k == "pattern":
+                s["pattern"] = r.choice(["^a", "b", "^[a-z]+$", "[0-9]$", "^.{1,2}$", "^$"])
+            elif k == "items":
+                s["items"] = self.sub(d)
+                if r.random() < 0.4:
+                    s["prefixItems"] = self.subs(d)
+            elif k == "contains":
+                s["contains"] = self.sub(d)
+                if r.random() < 0.5:
+                    s[r.choice(["minContains", "maxContains"])] = r.randrange(3)
+            elif k == "unique":
+                s["uniqueItems"] = True
+            elif k == "count":
+                s[r.choice(["minItems", "maxItems"])] = r.randrange(4)
+            elif k == "members":
+                s["properties"] = {self.name(): self.sub(d) for _ in range(r.randrange(1, 4))}
+                if r.random() < 0.5:
+                    s["required"] = sorted({self.name() for _ in range(r.randrange(1, 3))})
+            elif k == "patterns":
+                s["patternProperties"] = {r.choice(["^k", "[12]$", "^[ab]$", "z"]): self.sub(d) for _ in range(r.randrange(1, 3))}
+            elif k == "more":
+                s["additionalProperties"] = self.sub(d)
+            elif k == "names":
+                s["propertyNames"] = r.choice([{"maxLength": 1}, {"pattern": "^k"}, {"enum": ["a", "zz"]}, {"minLength": 2}])
+            elif k == "size":
+                s[r.choice(["minProperties", "maxProperties"])] = r.randrange(4)
+            elif k == "depend":
+                s.update(r.choice([{"dependentRequired": {self.name(): [self.name()]}}, {"dependentSchemas": {self.name(): self.sub(d)}}]))
+            elif k in ("all", "any", "one"):
+                s[k + "Of"] = self.subs(d, 2)
+            elif k == "not":
+                s["not"] = self.sub(d)
+            elif k == "if":
+                s.update({"if": self.sub(d), "then": self.sub(d), "else": self.sub(d)})
+            elif k == "enum":
+                s["enum"] = r.sample(VALUES, 12)
+        return s
+
+
+def values(tokenizer, out, n):
+    import jsonschema
+    rng = random.Random(20261201)
+    rules, rows = Rules(rng), []
+    while len(rows) < 2 * n:
+        listed = len(rows) % 2 == 1
+        schema, tried = rules.rules(2), rng.sample(VALUES, 16)
+        if listed:
+            schema = {**schema, "enum": tried}
+        judge = jsonschema.Draft202012Validator(schema)
+        fits = [judge.is_valid(v) for v in tried]
+        if any(fits) and not all(fits):
+            rows.append((listed, schema, [json.dumps(v, ensure_ascii=False) for v in tried], fits))
+    replies = ask(tokenizer, [{"kind": "schema", "text": json.dumps(s), "accept": t} for _, s, t, _ in rows])
+    with open(out, "w") as f:
+        for i, ((listed, schema, texts, fits), reply) in enumerate(zip(rows, replies)):
+            taken = reply.get("accept", [])
+            row = {"from": f"{'listed ' if listed else ''}values {i}", "schema": schema, "invalid": [t for t, is_valid in zip(texts, fits) if not is_valid],
+                   "valid": [t for t, is_valid, ok in zip(texts, fits, taken) if is_valid and ok]}
+            if "error" in reply:
+                row["refused"] = True
+            f.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
+    print(f"{len(rows)} schemas, {sum('error' in r for r in replies)} refused")
+    return 0
+
+
 def no_twice(pairs):
     if len({k for k, _ in pairs}) < len(pairs):
         raise ValueError("a name occurs twice")
@@ -297,5 +400,5 @@ def time(tokenizer, path):
 if __name__ == "__main__":
     tok, what, arg = sys.argv[1:4]
     seed = int(sys.argv[4]) if len(sys.argv) > 4 and what != "golden" else 0
-    sys.exit({"golden": lambda: golden(tok, arg, sys.argv[4]), "bench": lambda: bench(tok, arg, max(seed, 1)), "schemas": lambda: schemas(tok, int(arg), seed), "regex": lambda: regex(tok, int(arg), seed), "suite": lambda: suite(tok, arg),
+    sys.exit({"golden": lambda: golden(tok, arg, sys.argv[4]), "bench": lambda: bench(tok, arg, max(seed, 1)), "schemas": lambda: schemas(tok, int(arg), seed), "regex": lambda: regex(tok, int(arg), seed), "suite": lambda: suite(tok, arg), "values": lambda: values(tok, arg, max(seed, 1)),
               "time": lambda: time(tok, arg)}[what]() != 0)

@@ -116,14 +116,42 @@ lt_err lt_gschema_count(const lt_gschema_reader *r, const json_t *s, const char 
 
 /* ---- Shapes as trees ---- */
 
-/* Excluded values that are objects or lists are accepted only if no keyword permits them anyway. */
+/* The schema without what combines others, which are literals of their own, and without excluded
+ * values. NULL: nothing of it counts. */
+static lt_err own_keywords(lt_gschema_reader *r, const json_t *s, const json_t **out) {
+    static const char *const others[] = {"allOf",
+                                         "anyOf",
+                                         "oneOf",
+                                         "not",
+                                         "if",
+                                         "dependencies",
+                                         "$ref",
+                                         "$dynamicRef",
+                                         "dependentRequired",
+                                         "\001not",
+                                         "$recursiveRef",
+                                         "dependentSchemas"};
+    *out = NULL;
+    if (lt_gdoc_draft(r->doc) <= 7 && lt_gschema_get(s, "$ref") != NULL) {
+        return LT_OK; /* What stands beside it is ignored. */
+    }
+    json_t *own = json_copy((json_t *)(uintptr_t)s);
+    for (size_t i = 0; own != NULL && i < sizeof others / sizeof *others; i++) {
+        (void)json_object_del(own, others[i]);
+    }
+    return lt_gschema_make(r, own, out);
+}
+
+/* Excluded values that are objects or lists are accepted only if other keywords do not permit them
+ * anyway. */
 static lt_err check_excluded(lt_gschema_reader *r, const lt_gshape *s) {
     for (const lt_gpart *p = s->excluded; p != NULL; p = p->next) {
         const unsigned of = lt_gschema_type_of(p->v);
         bool possible = (of & (LT_GTYPE_ARRAY | LT_GTYPE_OBJECT) & s->types) != 0;
         for (const lt_gdone *d = s->done; d != NULL && possible; d = d->next) {
-            const int valid = d->lit.s != p->owner ? lt_gschema_valid(r, d->lit.s, p->v, 0) : -1;
-            possible = valid < 0 || (valid > 0) != d->lit.not ;
+            const json_t *own = NULL;
+            LT_TRY(d->lit.not ? LT_OK : own_keywords(r, d->lit.s, &own));
+            possible = own == NULL || lt_gschema_valid(r, own, p->v, 0) != 0;
         }
         if (possible) {
             return lt_gschema_refuse(r, "not", "of an enum or const with objects or arrays");

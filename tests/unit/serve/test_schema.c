@@ -36,24 +36,41 @@ static void one_row(const json_t *row, int *refused) {
     free(text);
 }
 
-static void official_suite(void **state) {
-    FILE *f = fopen("tests/golden/serve/json_schema_suite.jsonl", "r");
+/* The number of rows, and of those that are refused. */
+static int all_rows(const char *path, int *refused) {
+    FILE *f = fopen(path, "r");
     char *line = NULL;
     size_t room = 0;
-    int rows = 0, refused = 0;
-    (void)state;
+    int rows = 0;
+    *refused = 0;
     assert_non_null(f);
     while (getline(&line, &room, f) > 0) {
         json_t *row = lt_json_loadb(line, strlen(line), JSON_ALLOW_NUL, NULL);
         assert_non_null(row);
-        one_row(row, &refused);
+        one_row(row, refused);
         json_decref(row);
         rows++;
     }
     free(line);
     fclose(f);
-    print_message("%d schemas, %d refused\n", rows, refused);
+    print_message("%d schemas, %d refused\n", rows, *refused);
+    return rows;
+}
+
+static void official_suite(void **state) {
+    int refused;
+    (void)state;
+    const int rows = all_rows("tests/golden/serve/json_schema_suite.jsonl", &refused);
     assert_true(rows > 350 && refused * 7 < rows);
+}
+
+/* Random schemas, every second of which lists the values that it judges, with jsonschema's verdicts
+ * (tools/check_grammar.py values). */
+static void random_schemas(void **state) {
+    int refused;
+    (void)state;
+    const int rows = all_rows("tests/golden/serve/json_schema_values.jsonl", &refused);
+    assert_true(rows == 500 && refused * 9 < rows);
 }
 
 /* ---- Random texts ---- */
@@ -369,6 +386,7 @@ static void hostile_schemas(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(official_suite),
+                                       cmocka_unit_test(random_schemas),
                                        cmocka_unit_test(no_name_and_no_item_twice),
                                        cmocka_unit_test(copies_keep_their_names),
                                        cmocka_unit_test(keywords),
