@@ -56,6 +56,9 @@ typedef struct {
     /* Called about five times a second, by the thread of the call; true stops the copy, with
      * LT_ERR_INTERRUPTED. NULL: not called. */
     bool (*tick)(void *ctx, const lt_copy_report *now);
+    /* Called often, by any thread, also before the transfer begins; true stops the copy, too. NULL:
+     * not called. */
+    bool (*stop)(void *ctx);
     void *ctx;
 } lt_copy_options;
 

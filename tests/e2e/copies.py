@@ -11,6 +11,7 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -421,6 +422,31 @@ def gives_up():
     store.fault = None
     r = run(path("big"), "s3://bucket/k")
     tap.check("which sends what is missing", r.status == 0 and store.buckets["bucket"]["k"].data == BIG and len(requests("PUT")) - sent < 13 and not store.uploads, r)
+
+
+@tap.case
+def stopped_before_it_begins():
+    """A server that does not answer the first request; one that asks to come back later."""
+    fresh()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        at = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        for name, words, env in (("a web server", (at + "/x", path("x")), {}), ("a list", ("s3://bucket/p/", path("l/"), "--endpoint", at), {}), ("a hub", ("hf://org/model",), {"HF_ENDPOINT": at}),
+                                 ("busy", ("s3://bucket/p/", path("b/"), "--delay-s", "20"), {})):
+            store.put("bucket", "k", b"x")
+            store.fault = (lambda q: ("status", 503, "SlowDown")) if name == "busy" else None
+            p = subprocess.Popen([lateen, "copy", *words], env=environment(**env), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            time.sleep(1)
+            begin = time.time()
+            p.send_signal(signal.SIGTERM)
+            try:
+                err = p.communicate(timeout=20)[1].decode()
+            except subprocess.TimeoutExpired:
+                p.kill()
+                err = "it had to be killed"
+            tap.check(f"SIGTERM before a byte has come, {name}: status 75 at once", p.returncode == 75 and "the same command continues" in err and time.time() - begin < 5, (p.returncode, err, time.time() - begin))
+    store.fault = None
 
 
 @tap.case

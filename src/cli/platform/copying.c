@@ -110,6 +110,11 @@ static bool tick(void *ctx, const lt_copy_report *r) {
     return atomic_load(&shown.stop);
 }
 
+static bool is_stopped(void *ctx) {
+    (void)ctx;
+    return atomic_load(&shown.stop);
+}
+
 void lt_copying_show(lt_copy_options *o, bool json, bool alone) {
     const struct sigaction ignored = {.sa_handler = SIG_IGN};
     atomic_store(&shown.stop, false);
@@ -120,6 +125,7 @@ void lt_copying_show(lt_copy_options *o, bool json, bool alone) {
     shown.next_json_s = shown.at_s = shown.rate_bytes = 0.0;
     shown.moved_bytes = 0;
     o->tick = tick;
+    o->stop = is_stopped;
     for (int i = 0; i < SIGNALS; i++) {
         shown.own[i] = take_signal(signals[i], alone, &shown.before[i]);
     }

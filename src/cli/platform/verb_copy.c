@@ -188,19 +188,16 @@ static lt_err run(const copy_options *o, const char *const *words, int n) {
                 words[0]);
     }
     lt_copying_show(&c, o->json, true);
-    if (n == 1) {
-        err = lt_copy_bring(path, words[0], &c);
-        lt_copying_shown();
-        LT_TRY(err);
-        printf("%s\n", path);
-        return LT_OK;
-    }
-    err = lt_copy(words[0], words[1], &c, &r);
+    err = n == 1 ? lt_copy_bring(path, words[0], &c) : lt_copy(words[0], words[1], &c, &r);
     lt_copying_shown();
     if (err == LT_ERR_INTERRUPTED) {
         return lt_error_set(err, "stopped; the same command continues from here");
     }
     LT_TRY(err);
+    if (n == 1) {
+        printf("%s\n", path);
+        return LT_OK;
+    }
     print_report(&r, words[0], words[1], o->json);
     return LT_OK;
 }

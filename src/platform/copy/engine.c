@@ -438,6 +438,7 @@ lt_err lt_engine_run(const lt_engine_work *w, lt_copy_report *report) {
         free(workers[i].data);
     }
     /* Abandoned uploads are aborted at the service, over a connection that is not stopped. */
+    w->shared->asked = NULL;
     atomic_store(&w->shared->stop, false);
     if (e.jobs != NULL && lt_web_open(&http, w->shared) == LT_OK) {
         for (job *j = e.jobs, *next; j != NULL; j = next) {
@@ -446,6 +447,7 @@ lt_err lt_engine_run(const lt_engine_work *w, lt_copy_report *report) {
         }
     }
     lt_web_close(http);
+    w->shared->asked = w->options->stop;
     *report = report_now(&e, begin_s);
     err = lt_failure_raise(&e.failure);
 done:

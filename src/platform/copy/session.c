@@ -63,6 +63,8 @@ lt_err lt_copying_open(lt_copying *c, const lt_copy_options *o) {
     lt_aws_config config;
     lt_err err;
     lt_web_shared_open(&c->shared);
+    c->shared.asked = o->stop;
+    c->shared.ctx = o->ctx;
     c->shared.tries = o->n_tries;
     c->shared.delay_s = o->delay_s;
     c->shared.stall_s = o->stall_s;

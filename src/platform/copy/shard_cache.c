@@ -331,9 +331,8 @@ static lt_err make_room(lt_shard_cache *c, const lt_set_shard *e, bool ahead, bo
 
 /* ---- Fetching ---- */
 
-static bool tick(void *ctx, const lt_copy_report *now) {
+static bool is_stopped(void *ctx) {
     const lt_shard_cache *c = ctx;
-    (void)now;
     return atomic_load(&c->stop);
 }
 
@@ -347,7 +346,7 @@ static lt_err fetch_file(lt_shard_cache *c, const lt_set_shard *e, const char *f
     o.n_connections = LT_SHARD_CACHE_CONNECTIONS;
     o.part_bytes = LT_SHARD_CACHE_PART_BYTES;
     o.wait = true;
-    o.tick = tick;
+    o.stop = is_stopped;
     o.ctx = c;
     LT_TRY(file_of(c, e->key, end, to));
     LT_TRY(lt_copy(from, to, &o, &r));

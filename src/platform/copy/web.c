@@ -108,6 +108,14 @@ void lt_web_close(lt_web *h) {
     }
 }
 
+/* Whether requests must end. */
+static bool is_stopped(lt_web_shared *s) {
+    if (s->asked != NULL && s->asked(s->ctx)) {
+        atomic_store(&s->stop, true);
+    }
+    return atomic_load(&s->stop);
+}
+
 const atomic_bool *lt_web_stop(const lt_web *h) {
     return &h->shared->stop;
 }
@@ -121,7 +129,7 @@ void lt_web_count(lt_web *h, bool read, int64_t bytes) {
 /* Sleep until the monotonic clock shows until_s, or `stop`. */
 static void sleep_until(lt_web_shared *s, double until_s) {
     double left;
-    while ((left = until_s - lt_clock_s()) > 0.0 && !atomic_load(&s->stop)) {
+    while ((left = until_s - lt_clock_s()) > 0.0 && !is_stopped(s)) {
         const double part = left < SLEEP_S ? left : SLEEP_S;
         const struct timespec span = {.tv_nsec = (long)(part * 1e9)};
         (void)nanosleep(&span, NULL);
@@ -167,7 +175,7 @@ static int on_progress(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl
     (void)b;
     (void)c;
     (void)d;
-    return atomic_load(&h->shared->stop) ? 1 : 0;
+    return is_stopped(h->shared) ? 1 : 0;
 }
 
 static size_t on_header(char *data, size_t one, size_t n, void *ctx) {
@@ -381,7 +389,7 @@ lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
     CURLcode code;
 
     *reply = (lt_web_reply){0};
-    if (atomic_load(&h->shared->stop)) {
+    if (is_stopped(h->shared)) {
         LT_FAIL(LT_ERR_INTERRUPTED, "the copy was stopped");
     }
     LT_TRY(header_list(&headers, r));
@@ -417,7 +425,7 @@ lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
     if (code != CURLE_OK || status / 100 != 2) { /* The sent bytes must be sent again. */
         count(h, false, -(int64_t)h->sent);
     }
-    if (atomic_load(&h->shared->stop)) {
+    if (is_stopped(h->shared)) {
         lt_web_reply_free(reply);
         LT_FAIL(LT_ERR_INTERRUPTED, "the copy was stopped");
     }
@@ -493,7 +501,7 @@ lt_err lt_retry_wait(lt_retry *t, lt_web *h, const lt_web_reply *reply, bool *ag
     wait_s = wait_s > reply->retry_after_s ? wait_s : reply->retry_after_s;
     atomic_fetch_add(&s->n_retries, 1);
     sleep_until(s, lt_clock_s() + wait_s);
-    if (atomic_load(&s->stop)) {
+    if (is_stopped(s)) {
         LT_FAIL(LT_ERR_INTERRUPTED, "the copy was stopped");
     }
     return LT_OK;

@@ -22,7 +22,9 @@
 #define LT_WEB_HEADERS_MOST 32768
 
 typedef struct {
-    atomic_bool stop;    /* Requests end at once, with LT_ERR_INTERRUPTED. */
+    atomic_bool stop;         /* Requests end at once, with LT_ERR_INTERRUPTED. */
+    bool (*asked)(void *ctx); /* Asked by each request; true sets `stop`. NULL: none. */
+    void *ctx;
     double connect_s;    /* Longest time to connect. */
     double stall_s;      /* Longest time without a byte. */
     int64_t rate_bytes;  /* Most bytes per second of all connections together; 0: no limit. */

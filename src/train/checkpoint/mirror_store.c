@@ -19,11 +19,16 @@
 /* ---- The copy ---- */
 
 /* ctx: the mirror. */
+static bool is_stopped(void *ctx) {
+    const lt_mirror *m = ctx;
+    return atomic_load(&m->stop);
+}
+
 static bool tick(void *ctx, const lt_copy_report *now) {
     lt_mirror *m = ctx;
     atomic_store(&m->done_bytes, now->done_bytes);
     atomic_store(&m->total_bytes, now->total_bytes);
-    return atomic_load(&m->stop);
+    return is_stopped(m);
 }
 
 static lt_copy_options how(lt_training *t) {
@@ -34,6 +39,7 @@ static lt_copy_options how(lt_training *t) {
     o.rate_bytes = t->recipe.mirror_rate;
     o.wait = true; /* In case a replaced attempt is still copying. */
     o.tick = tick;
+    o.stop = is_stopped;
     o.ctx = &t->mirror;
     return o;
 }
