@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "data/gguf.h"
 
 lt_err lt_cli_check_new(const char *to) {
     char folder[LT_PATH_BYTES] = ".";
@@ -29,8 +30,13 @@ lt_err lt_cli_check_new(const char *to) {
 /* Whether the model has a tokenizer that GGUF can hold. */
 static lt_err has_own(bool *yes, const char *model_path) {
     char path[LT_PATH_BYTES];
-    *yes = lt_path_has_suffix(model_path, ".gguf");
-    if (lt_file_is_dir(model_path)) {
+    lt_gguf *g = NULL;
+    *yes = false;
+    if (lt_path_has_suffix(model_path, ".gguf")) {
+        LT_TRY(lt_gguf_open(&g, model_path));
+        *yes = lt_gguf_find(g, "tokenizer.ggml.tokens") != NULL;
+        lt_gguf_close(g);
+    } else if (lt_file_is_dir(model_path)) {
         LT_TRY(lt_path_join(path, model_path, "tokenizer.json"));
         *yes = lt_file_exists(path);
     }

@@ -149,6 +149,8 @@ static void a_gguf_and_back(void **state) {
     assert_null(strstr(r.err, "has no tokenizer"));
     ran_close(&r);
     converts(STORIES, "s.gguf", "", "has no tokenizer, so ");
+    (void)snprintf(from, sizeof from, "%s", in_folder("s.gguf"));
+    converts(from, "again.gguf", "--dtype fp32", "has no tokenizer, so ");
     r = convert(STORIES, "t.gguf", "--tokenizer tests/golden/stories260k/tok512.bin");
     assert_null(strstr(r.err, "has no tokenizer"));
     ran_close(&r);
