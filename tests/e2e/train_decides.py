@@ -59,6 +59,12 @@ with tempfile.TemporaryDirectory() as work:
     check("resumed: the same multiples", k and steps(k["eval"]) == [2, 4, 6, 7] and saved == [2, 4, 6, 7], (k and steps(k["eval"]), saved))
     check("and every step once", k and steps(k["train"]) == [1, 2, 3, 4, 5, 6, 7], k and steps(k["train"]))
 
+    again = k
+    # As after a kill between a checkpoint and the removal of older ones; the run has ended, so no later checkpoint removes them.
+    _, saved = train(work + "/again", steps=7, checkpoint__every=2, eval__every=2, checkpoint__keep_last=2, **valid)
+    check("a start removes checkpoints beyond keep_last that an earlier one has left", saved == [6, 7], saved)
+    k = again
+
     # ---- Derived numbers in a line of metrics ----
     # Those of the second start: each start measures the peak.
     start, rows = k["start"][-1], k["train"][4:]

@@ -385,6 +385,9 @@ lt_err lt_training_resume(lt_training *t) {
     LT_TRY(fingerprint_data(t, t->state.data));
     LT_TRY(restore(t));
     LT_TRY(set_aside(t, n_broken));
+    if (t->resume_newest && lt_ranks_lead(&t->ranks)) {
+        LT_TRY(lt_training_prune(t)); /* The last start may have ended between save and prune. */
+    }
     LT_TRY(lt_checkpoint_newest(&newest, t->checkpoints, INT64_MAX, false));
     if (t->snapshots.from > newest) { /* A stop at this step must write it to disk. */
         t->saved_step = newest;
