@@ -4,7 +4,7 @@ if command -v g++ >/dev/null; then
     suite -t 1200 "build the emulated GPU" bash -c 'make -s -j"$(nproc)" emu unit-programs build/optest && printf "ok 1 - built\n1..1\n"'
     suite -t 1800 "emulated GPU: optest --check, AddressSanitizer" tests/emu/ops.sh --asan
     suite -t 1800 "emulated H100: optest --check, AddressSanitizer" env LATEEN_EMU_ROUNDS=4 tests/emu/ops.sh --asan --h100
-    for program in kernels/test_cuda_quant kernels/test_cuda_quant_experts model/test_stored_experts kernels/test_cuda_fuse model/test_cuda_lora model/test_cuda_stored model/test_kept_logits model/test_stages model/test_score align/test_exact serve/test_device serve/test_warm serve/test_adapters serve/test_blend serve/test_window serve/test_page_host serve/test_draft_device serve/test_draft_head; do
+    for program in kernels/test_cuda_quant kernels/test_cuda_quant_experts model/test_stored_experts kernels/test_cuda_fuse kernels/test_cuda_fuse_experts model/test_cuda_lora model/test_cuda_stored model/test_kept_logits model/test_stages model/test_score align/test_exact serve/test_device serve/test_warm serve/test_adapters serve/test_blend serve/test_window serve/test_page_host serve/test_draft_device serve/test_draft_head; do
         beside -t 900 "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP tests/emu/run "build/tests/unit/$program"
     done
     beside -t 900 "two emulated H100: align/test_exact" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_EMU_CAPABILITY=90 LATEEN_EMU_DEVICES=2 LATEEN_EMU_MIB=512 tests/emu/run build/tests/unit/align/test_exact

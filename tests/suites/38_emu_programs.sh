@@ -2,7 +2,7 @@
 # engine; training compared with training on the CPU. Slower programs for rarer cases are in
 # tests/long/emu.sh.
 if command -v g++ >/dev/null; then
-    for program in kernels/test_hash kernels/test_moments kernels/test_cuda_quant kernels/test_cuda_quant_experts model/test_stored_experts kernels/test_cuda_cached kernels/test_cuda_packs model/test_packs serve/test_row_order model/test_cuda model/test_stages model/test_objective model/test_head_rows model/test_kept_logits model/test_shared model/test_cuda_lora model/test_lora_joined serve/test_device serve/test_families_gpu platform/test_health_work; do
+    for program in kernels/test_hash kernels/test_moments kernels/test_cuda_quant kernels/test_cuda_quant_experts model/test_stored_experts kernels/test_cuda_cached kernels/test_cuda_packs kernels/test_cuda_fuse_experts model/test_packs serve/test_row_order model/test_cuda model/test_stages model/test_objective model/test_head_rows model/test_kept_logits model/test_shared model/test_cuda_lora model/test_lora_joined serve/test_device serve/test_families_gpu platform/test_health_work; do
         beside -t 900 "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_CORE=1 tests/emu/run "build/tests/unit/$program"
     done
     beside -t 900 "two emulated GPUs: align/test_exact" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_CORE=1 LATEEN_EMU_DEVICES=2 LATEEN_EMU_MIB=512 tests/emu/run build/tests/unit/align/test_exact

@@ -17,7 +17,8 @@
  *           Each expert's rows are cut into chunks of 8 TILES; a block (blockIdx.y) finds the chunk
  *           that it computes from the numbers of rows, or that there is none. With two or more
  *           operands and SPLIT = 1 (STAGED), its warps share the chunk's columns of a tile, which
- *           they copy to shared memory while they multiply the tile before.
+ *           they copy to shared memory while they multiply the tile before. GATED: of two groups of
+ *           warps, one has a slab of gates and the other that of their factors (experts_args.h).
  * BOUND     bytes of W: 1.06 an element of Q8_0, 0.56 of Q4_0 (0.69 Q5_0, 0.88 Q6_K): DEPTH x 2 KB
  *           (1 KB) in flight a warp. Instructions, M up to 8: 2.4 for each element of a lane's
  *           share, a quarter (Q4_0: 45 %) of those that an H100 issues in the time of the bytes. 64
@@ -37,17 +38,26 @@
 #ifndef GROUPED
 #define GROUPED 0
 #endif
-#define WARPS   (SPLIT > 4 ? SPLIT : 4)
+#ifndef GATED
+#define GATED 0
+#endif
+#if GATED
+#include "gemm/experts.cuh"
+#else
+#include "kernels/cuda/gemm/experts_args.h"
+#endif
+#define WARPS   ((1 + GATED) * SPLIT > 4 ? (1 + GATED) * SPLIT : 4)
 #define GROUPS  (WARPS / SPLIT) /* groups of warps in a block, each with its own slab */
-#define PARTS   (SPLIT > 1 ? WARPS : 1)
+#define PARTS   (SPLIT > 1 || GATED ? WARPS : 1)
 #define THREADS (32 * WARPS)
 #define STAGED  (GROUPED && TILES > 1 && SPLIT == 1)
 #ifndef DEPTH
 #define DEPTH                                                                                      \
-    (STAGED ? 2 : TILES > 2 || TILES == 2 && HIGH > 0 ? 1 : TILES == 1 && BITS == 4 ? 4 : 2)
+    (STAGED ? 2 : TILES > 2 || TILES == 2 && HIGH > 0 ? 1 : TILES == 1 && BITS == 4 ? 4 - GATED : 2)
 #endif
 static_assert(TILES >= 1 && TILES <= 8, "sums must fit in registers");
 static_assert(WARPS % SPLIT == 0, "warps of a slab are in one block");
+static_assert(!GATED || (GROUPED && TILES == 1 && GROUPS % 2 == 0), "gates and factors");
 
 /* STAGED: bytes of a row of x in shared memory, 64 more than a multiple of 128, so that two rows
  * that a quarter of a warp reads lie in different banks. */
@@ -136,15 +146,23 @@ INLINE void store(const lt_gemm_q_args *a, int slab, int t, int i, int lane, flo
     }
 }
 
+/* GROUPED: a block's first row in the order of experts, and its expert's offset from the first
+ * matrix. */
+typedef struct {
+    i64 matrix;
+    int first;
+} chunk;
+
 /* The product of a block's rows. */
-INLINE void multiply_tiles(const lt_gemm_q_args *a) {
+INLINE void multiply_tiles(const lt_gemm_q_args *a, const chunk *c, const lt_experts_up_args *up) {
     __shared__ float part[PARTS][TILES * 4][32];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT;
-    const int slab = (int)blockIdx.x * GROUPS + group, tiles = (a->k + TILE_K - 1) / TILE_K,
-              each = (tiles + SPLIT - 1) / SPLIT;
+    const int slab = (int)blockIdx.x * (GROUPS / (1 + GATED)) + group / (1 + GATED),
+              tiles = (a->k + TILE_K - 1) / TILE_K, each = (tiles + SPLIT - 1) / SPLIT;
     const int begin = warp % SPLIT * each,
               end = slab * TILE_ROWS < a->n ? min_i(tiles, begin + each) : 0;
-    const u8 *const w = a->w + (i64)slab * tiles * TILE_BYTES;
+    const u8 *const matrix = (GATED && group % 2 == 1 ? (const u8 *)up->factors : a->w) + c->matrix,
+                    *const w = matrix + (i64)slab * tiles * TILE_BYTES;
     const elem *x[TILES];
     float sum[TILES][4] = {{0.0f}};
     share s[DEPTH];
@@ -152,7 +170,12 @@ INLINE void multiply_tiles(const lt_gemm_q_args *a) {
     /* Rows past the last repeat it. Results of different rows do not mix, and those of these rows
      * are not stored. */
     for (int t = 0; t < TILES; t++) {
-        x[t] = a->x + min_i(8 * t + lane / 4, a->m - 1) * a->ldx + element_at(lane % 4, 0);
+        const int row = min_i(8 * t + lane / 4, a->m - 1);
+#if GATED
+        x[t] = gathered_row(up, a->x, a->ldx, c->first + row) + element_at(lane % 4, 0);
+#else
+        x[t] = a->x + row * a->ldx + element_at(lane % 4, 0);
+#endif
     }
     /* 1. Without experts, these copies start before x is ready. */
 #pragma unroll
@@ -176,7 +199,7 @@ INLINE void multiply_tiles(const lt_gemm_q_args *a) {
             }
         }
     }
-    if (SPLIT == 1) { /* 3. Store to y, through shared memory if warps have parts of the same
+    if (PARTS == 1) { /* 3. Store to y, through shared memory if warps have parts of the same
                        * sums. */
 #pragma unroll
         for (int i = 0; i < TILES * 4; i++) {
@@ -189,6 +212,24 @@ INLINE void multiply_tiles(const lt_gemm_q_args *a) {
         part[warp % PARTS][i][lane] = sum[i / 4][i % 4];
     }
     __syncthreads();
+#if GATED
+    for (int i = warp % (2 * SPLIT); i < 4; i += 2 * SPLIT) {
+        const int row = lane % 4 * 2 + i % 2, col = slab * TILE_ROWS + lane / 4 + i / 2 * 8;
+        float x[2] = {0.0f, 0.0f}; /* a gate and its factor */
+        for (int p = 0; p < 2 * SPLIT; p++) {
+            x[p / SPLIT] += part[group / 2 * 2 * SPLIT + p][i][lane];
+        }
+        if (row < a->m && col < a->n) {
+            elem *const y = a->y + row * a->ldy + col;
+            product_store(y, x[0], 0.0f, a->accumulate);
+            product_store(y + a->n, x[1], 0.0f, a->accumulate);
+            store_gated(up, c->first + row, col, x[0], x[1]);
+        }
+    }
+    if (blockIdx.x == 0) {
+        gather_rows(up, a->x, a->ldx, c->first, a->m, a->k);
+    }
+#else
     for (int i = warp % SPLIT; i < TILES * 4; i += SPLIT) {
         float x = 0.0f;
         for (int p = 0; p < SPLIT; p++) {
@@ -196,6 +237,7 @@ INLINE void multiply_tiles(const lt_gemm_q_args *a) {
         }
         store(a, slab, i / 4, i % 4, lane, x);
     }
+#endif
 }
 
 #if STAGED
@@ -210,12 +252,12 @@ INLINE void stage_x(const lt_gemm_q_args *a, u8 (*to)[ROW_STAGED], int k0) {
     }
     cp_async_commit();
 }
-INLINE void multiply_staged(const lt_gemm_q_args *a) {
+INLINE void multiply_staged(const lt_gemm_q_args *a, const chunk *c) {
     __shared__ __align__(16) u8 staged[2][CHUNK][ROW_STAGED];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int slab = (int)blockIdx.x * GROUPS + warp, tiles = (a->k + TILE_K - 1) / TILE_K;
     const bool works = slab * TILE_ROWS < a->n;
-    const u8 *const w = a->w + (i64)(works ? slab : 0) * tiles * TILE_BYTES;
+    const u8 *const w = a->w + c->matrix + (i64)(works ? slab : 0) * tiles * TILE_BYTES;
     float sum[TILES][4] = {{0.0f}};
     share s[DEPTH];
 
@@ -256,9 +298,9 @@ INLINE void multiply_staged(const lt_gemm_q_args *a) {
 #endif
 
 #if GROUPED
-/* The rows of this block, in a->x, a->y and a->m, and their expert's matrix in a->w. False: there
- * are fewer chunks. */
-INLINE bool take_chunk(lt_gemm_q_args *a, const lt_gemm_q_grouped_args *of) {
+/* The rows of this block, also in a->x (unless they are gathered), a->y and a->m. False: there are
+ * fewer chunks. */
+INLINE bool take_chunk(chunk *c, lt_gemm_q_args *a, const lt_gemm_q_grouped_args *of) {
     const int lane = (int)threadIdx.x % 32;
     int before = 0; /* Chunks of the experts before e - lane. */
     for (int e = lane; e - lane < of->experts; e += 32) {
@@ -276,9 +318,10 @@ INLINE bool take_chunk(lt_gemm_q_args *a, const lt_gemm_q_grouped_args *of) {
             const int by = __ffs((int)mine) - 1, skip = __shfl_sync(0xffffffffu, place, by) * CHUNK,
                       row = __shfl_sync(0xffffffffu, first, by) + skip;
             a->m = min_i(CHUNK, __shfl_sync(0xffffffffu, rows, by) - skip);
-            a->x += row * a->ldx;
+            a->x += GATED ? 0 : row * a->ldx;
             a->y += row * a->ldy;
-            a->w += (e - lane + by) * of->next_expert;
+            c->matrix = (e - lane + by) * of->next_expert;
+            c->first = row;
             return true;
         }
         before += __shfl_sync(0xffffffffu, sum, 31);
@@ -288,20 +331,29 @@ INLINE bool take_chunk(lt_gemm_q_args *a, const lt_gemm_q_grouped_args *of) {
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-#if GROUPED
+#if GATED
+    gemm_q_gated(const __grid_constant__ lt_gemm_q_grouped_args of,
+                 const __grid_constant__ lt_experts_up_args up) {
+#elif GROUPED
     gemm_q_grouped(const __grid_constant__ lt_gemm_q_grouped_args of) {
-    lt_gemm_q_args a = of.product;
-    wait_for_others();
-    if (!take_chunk(&a, &of)) {
-        return;
-    }
 #else
     gemm_q(const __grid_constant__ lt_gemm_q_args a) {
 #endif
+#if !GATED
+    const lt_experts_up_args up = {0};
+#endif
+    chunk c = {0};
+#if GROUPED
+    lt_gemm_q_args a = of.product;
+    wait_for_others();
+    if (!take_chunk(&c, &a, &of)) {
+        return;
+    }
+#endif
 #if STAGED
-    multiply_staged(&a);
+    multiply_staged(&a, &c);
 #else
-    multiply_tiles(&a);
+    multiply_tiles(&a, &c, &up);
 #endif
 }
 

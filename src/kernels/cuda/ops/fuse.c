@@ -56,7 +56,23 @@ static lt_tensor rows_of(const lt_fuse_ops *f, int64_t kv_heads) {
                              .stride = {x->stride[0], 1}};
 }
 
+/* The rows of experts that f gathers go on to products and an activation. */
+static bool experts_go_on(lt_fuse_ops *f, lt_op op, const void *args) {
+    if (op == LT_OP_matmul_grouped && f->n_experts < 2 && !f->has_act) {
+        f->experts[f->n_experts++] = *(const lt_matmul_grouped_args *)args;
+        return true;
+    }
+    if (op == LT_OP_act_fwd && f->n_experts > 0 && !f->has_act) {
+        f->act = *(const lt_act_args *)args;
+        return f->has_act = true;
+    }
+    return false;
+}
+
 static bool goes_on(lt_fuse_ops *f, lt_op op, const void *args) {
+    if (f->has_gather) {
+        return experts_go_on(f, op, args);
+    }
     if (op == LT_OP_matmul) {
         const lt_matmul_args *a = args;
         if (f->has_product || !f->has_norm || !same(&f->norm.y, &a->a)) {
@@ -105,6 +121,9 @@ static void begin(lt_fuse_ops *f, lt_op op, const void *args) {
         f->rope = *(const lt_rope_args *)args;
         f->has_rope = turns_in_place(&f->rope) && f->rope.x.stride[2] == 1 &&
                       (f->rope.x.stride[1] == f->rope.x.shape[2] || f->rope.x.shape[1] == 1);
+    } else if (op == LT_OP_moe_gather_fwd) {
+        f->gather = *(const lt_moe_gather_args *)args;
+        f->has_gather = f->gather.slot_row.shape[0] <= LT_FUSE_ACT_ROWS;
     }
 }
 
@@ -124,7 +143,10 @@ static lt_err run_held(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *
         bool has;
         lt_op op;
         const void *args;
-    } ops[] = {{f->has_norm, LT_OP_rmsnorm_fwd, &f->norm},
+    } ops[] = {{f->has_gather, LT_OP_moe_gather_fwd, &f->gather},
+               {f->n_experts > 0, LT_OP_matmul_grouped, &f->experts[0]},
+               {f->n_experts > 1, LT_OP_matmul_grouped, &f->experts[1]},
+               {f->has_norm, LT_OP_rmsnorm_fwd, &f->norm},
                {f->has_product && !gated, LT_OP_matmul, &f->product},
                {f->has_act && !gated, LT_OP_act_fwd, &f->act},
                {f->has_rope && !both, LT_OP_rope, &f->rope},
@@ -143,6 +165,13 @@ static lt_err let_go(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *f)
     const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
     lt_fuse_ops whole = *f, before = {0}, behind = {0};
     whole.most = q->fuse->most;
+    if (f->has_gather) {
+        const bool up = lt_cuda_experts_up_takes(q, f);
+        q->fuse->n_fused += up && q->fuse->records;
+        return up                 ? lt_cuda_experts_up_run(q, f, q->fuse->records)
+               : q->fuse->records ? run_held(q, lists, f)
+                                  : LT_OK;
+    }
     if (f->has_rope && !f->has_kv) {
         behind.rope = f->rope, behind.has_rope = true;
         whole.has_rope = false;
@@ -173,9 +202,13 @@ static lt_err let_go(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *f)
     return run_held(q, lists, &behind);
 }
 
+static bool holds(const lt_fuse_ops *f) {
+    return f->has_norm || f->has_product || f->has_rope || f->has_gather;
+}
+
 lt_err lt_fuse_flush(lt_queue *q, const lt_op_list *lists) {
     lt_fuse_ops held;
-    if (!q->fuse->held.has_norm && !q->fuse->held.has_product && !q->fuse->held.has_rope) {
+    if (!holds(&q->fuse->held)) {
         return LT_OK; /* Usual before nearly every op of a training step. */
     }
     held = q->fuse->held;
@@ -195,7 +228,7 @@ lt_err lt_fuse_offer(lt_queue *q, const lt_op_list *lists, lt_op op, const void 
         LT_TRY(lt_fuse_flush(q, lists));
         begin(held, op, args);
     }
-    *taken = f->records && (held->has_norm || held->has_product || held->has_rope);
+    *taken = f->records && holds(held);
     /* Nothing can be fused after it. */
     return held->has_act || held->has_kv ? lt_fuse_flush(q, lists) : LT_OK;
 }
@@ -204,10 +237,10 @@ lt_err lt_fuse_record(lt_queue *q, const lt_op_list *lists, bool records) {
     const char *wish = getenv("LATEEN_CUDA_FUSE");
     LT_TRY(lt_fuse_flush(q, lists));
     q->fuse->off = wish != NULL && strcmp(wish, "off") == 0;
+    const bool all = wish != NULL && strcmp(wish, "all") == 0;
     q->fuse->most = q->fuse->off ? (lt_fuse_rows){0, 0}
-                    : wish != NULL && strcmp(wish, "all") == 0
-                        ? (lt_fuse_rows){LT_FUSE_ROWS, LT_FUSE_ROWS}
-                        : (lt_fuse_rows){2, LT_FUSE_ROWS};
+                                 : (lt_fuse_rows){all ? LT_FUSE_ROWS : 2, LT_FUSE_ROWS};
+    q->fuse->most_expert_rows = all ? LT_FUSE_ACT_ROWS : 1; /* docs/speed/decoding.md 83 */
     q->fuse->records = records && !q->fuse->off;
     return LT_OK;
 }

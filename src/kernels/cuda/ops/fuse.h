@@ -11,6 +11,9 @@
  *                                 matmul  rope of its y, in place  kv_write
  *                                                              y = heads of q, k, v
  *
+ *     moe_gather_fwd  matmul_grouped [matmul_grouped] a = its y    few rows of experts
+ *                     act_fwd x = their y                       gated
+ *
  * After any other product, rotation and pages are a separate kernel (rope.cu), and gemm_few.cu and
  * gemm_q_sm90.cu include a gated activation.
  *
@@ -43,17 +46,21 @@ typedef struct {
 /* Ops that one kernel may stand for. */
 typedef struct {
     lt_fuse_rows most;
-    bool has_norm, has_product, has_act, has_rope, has_kv;
+    bool has_norm, has_product, has_act, has_rope, has_kv, has_gather;
     lt_rmsnorm_args norm;
     lt_matmul_args product;
     lt_act_args act;
     lt_rope_args rope;
     lt_kv_write_args kv;
+    lt_moe_gather_args gather;
+    int n_experts; /* Products of experts: of gates and factors together, or of each. */
+    lt_matmul_grouped_args experts[2];
 } lt_fuse_ops;
 
 typedef struct lt_fuse {
     bool off, records;
     lt_fuse_rows most;
+    int most_expert_rows; /* of x, with packed blocks */
     lt_fuse_ops held;
     int64_t n_fused; /* Kernels that replace more than one op. */
 } lt_fuse;
@@ -76,6 +83,9 @@ LT_MUST_USE lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool laun
 bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a, const lt_act_args *act);
 LT_MUST_USE lt_err lt_cuda_few_gated_run(lt_queue *q, const lt_matmul_args *a,
                                          const lt_act_args *act, bool launch);
+/* In fuse_experts.c: rows of experts, gathered, times their first matrices, and the activation. */
+bool lt_cuda_experts_up_takes(const lt_queue *q, const lt_fuse_ops *f);
+LT_MUST_USE lt_err lt_cuda_experts_up_run(lt_queue *q, const lt_fuse_ops *f, bool launch);
 /* In pointwise.c: the rotation in place and the copy to the pages as one kernel. */
 bool lt_cuda_rope_kv_takes(const lt_rope_args *a, const lt_kv_write_args *w);
 LT_MUST_USE lt_err lt_cuda_rope_kv_run(lt_queue *q, const lt_rope_args *a,

@@ -2,6 +2,7 @@
 #ifndef LT_KERNELS_CUDA_MATMUL_H
 #define LT_KERNELS_CUDA_MATMUL_H
 
+#include "kernels/cuda/gemm/experts_args.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/ops/launch.h"
 
@@ -26,5 +27,22 @@ lt_err lt_cuda_gemv_run(lt_queue *q, const void *args);
 /* Few rows of experts. */
 const char *lt_cuda_gemv_grouped_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_gemv_grouped_run(lt_queue *q, const void *args);
+
+/* Few rows of experts with their gathering and the gated activation (fuse_experts.c). gates: the
+ * product of the gates alone, a = the rows before they are gathered; factors: the first expert's
+ * matrix of factors; unfused: the first product as it runs by itself, whose order of sums is
+ * kept. */
+typedef struct {
+    const lt_moe_gather_args *gather;
+    const lt_act_args *act;
+    const lt_matmul_grouped_args *unfused;
+    lt_matmul_grouped_args gates;
+    const void *factors;
+} lt_experts_up;
+lt_experts_up_args lt_cuda_experts_up_args(const lt_experts_up *up);
+
+bool lt_cuda_gemv_up_takes(const lt_queue *q, const lt_experts_up *up);
+/* launch false: only fetch the kernel. */
+LT_MUST_USE lt_err lt_cuda_gemv_up_run(lt_queue *q, const lt_experts_up *up, bool launch);
 
 #endif

@@ -11,6 +11,7 @@
 /* Words of the kernels, as launches and lt_specs_gemv write them. */
 #define GEMV_WORDS    "M=%d ROWS=%d SPLIT=%d OUT=%s DTYPE=%s"
 #define GROUPED_WORDS " GROUPED=1"
+#define GATED_WORDS   " GATED=1 KIND=%d"
 
 #define GEMV_ROWS 8
 /* Rows of all experts together, more only where most experts have one row: for each further chunk
@@ -114,33 +115,69 @@ const char *lt_cuda_gemv_grouped_refuse(const void *args, const lt_device *devic
                                                                           : NULL;
 }
 
+/* Most rows of an expert that a block computes, by the rows of all. */
+static int rows_at_once(int rows) {
+    return rows <= 4 ? 1 : rows <= 16 ? 2 : 4;
+}
+static lt_gemv_grouped_args grouped_args(const lt_matmul_grouped_args *a) {
+    return (lt_gemv_grouped_args){.product = {.x = a->a.data,
+                                              .w = a->b.data,
+                                              .y = a->y.data,
+                                              .ldx = a->a.stride[0],
+                                              .ldw = a->b.stride[1],
+                                              .ldy = a->y.stride[0],
+                                              .n = (int)a->b.shape[1],
+                                              .k = (int)a->a.shape[1],
+                                              .accumulate = a->accumulate},
+                                  .start = a->expert_start.data,
+                                  .next_expert = a->b.stride[0],
+                                  .experts = (int)a->expert_start.shape[0] - 1};
+}
+static int grouped_split(const lt_queue *q, const lt_matmul_grouped_args *a) {
+    const int rows = (int)a->a.shape[0];
+    return lt_cuda_gemv_split(a->b.shape[1] * LT_CUDA_DIV_UP(rows, rows_at_once(rows)),
+                              a->a.shape[1], lt_cuda_get_info(q->gpu)->n_sms);
+}
+
 lt_err lt_cuda_gemv_grouped_run(lt_queue *q, const void *args) {
     const lt_matmul_grouped_args *a = args;
-    const int rows = (int)a->a.shape[0], most = rows <= 4 ? 1 : rows <= 16 ? 2 : 4;
-    lt_gemv_grouped_args w = {.product = {.x = a->a.data,
-                                          .w = a->b.data,
-                                          .y = a->y.data,
-                                          .ldx = a->a.stride[0],
-                                          .ldw = a->b.stride[1],
-                                          .ldy = a->y.stride[0],
-                                          .n = (int)a->b.shape[1],
-                                          .k = (int)a->a.shape[1],
-                                          .accumulate = a->accumulate},
-                              .start = a->expert_start.data,
-                              .next_expert = a->b.stride[0],
-                              .experts = (int)a->expert_start.shape[0] - 1};
+    const int rows = (int)a->a.shape[0];
+    lt_gemv_grouped_args w = grouped_args(a);
     void *list[] = {&w};
     char defines[LT_CUDA_DEFINES_BYTES];
     if (rows == 0 || w.product.n == 0 || w.experts == 0) {
         return LT_OK;
     }
-    const int split = lt_cuda_gemv_split((int64_t)w.product.n * LT_CUDA_DIV_UP(rows, most),
-                                         w.product.k, lt_cuda_get_info(q->gpu)->n_sms);
-    snprintf(defines, sizeof defines, GEMV_WORDS GROUPED_WORDS, most, ROWS, split,
+    const int split = grouped_split(q, a);
+    snprintf(defines, sizeof defines, GEMV_WORDS GROUPED_WORDS, rows_at_once(rows), ROWS, split,
              lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
     return lt_cuda_run_early(q, "gemm/gemv.cu", "gemv_grouped", defines,
                              LT_CUDA_DIV_UP(w.product.n, ROWS * (WARPS / split)), rows, 32 * WARPS,
                              list);
+}
+
+bool lt_cuda_gemv_up_takes(const lt_queue *q, const lt_experts_up *up) {
+    return up->unfused->b_packed == NULL &&
+           lt_cuda_gemv_grouped_refuse(up->unfused, q->device) == NULL &&
+           lt_cuda_gemv_grouped_refuse(&up->gates, q->device) == NULL &&
+           (uintptr_t)up->factors % 16 == 0 && up->gates.b.shape[0] > 0 && up->gates.b.shape[1] > 0;
+}
+lt_err lt_cuda_gemv_up_run(lt_queue *q, const lt_experts_up *up, bool launch) {
+    const int rows = (int)up->unfused->a.shape[0], split = grouped_split(q, up->unfused);
+    lt_gemv_grouped_args w = grouped_args(&up->gates);
+    lt_experts_up_args beside = lt_cuda_experts_up_args(up);
+    void *list[] = {&w, &beside};
+    char defines[LT_CUDA_DEFINES_BYTES];
+    snprintf(defines, sizeof defines, GEMV_WORDS GROUPED_WORDS GATED_WORDS, rows_at_once(rows),
+             ROWS, split, lt_cuda_dtype_word(up->gates.y.dtype),
+             lt_cuda_dtype_word(up->gates.a.dtype), (int)up->act->kind);
+    if (!launch) {
+        const lt_cuda_kernel *kernel;
+        return lt_cuda_kernel_get(q->gpu, &kernel, "gemm/gemv.cu", "gemv_gated", defines);
+    }
+    return lt_cuda_run_early(q, "gemm/gemv.cu", "gemv_gated", defines,
+                             LT_CUDA_DIV_UP(w.product.n, ROWS / 2 * (WARPS / split)), rows,
+                             32 * WARPS, list);
 }
 
 void lt_specs_gemv(lt_specs *l) {
@@ -150,5 +187,7 @@ void lt_specs_gemv(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "gemm/gemv.cu", GEMV_WORDS, 8, 2, 4, "bf16", "bf16");
     for (int most = 1; most <= 4; most *= 2) {
         lt_spec(l, LT_SM_ALL, "gemm/gemv.cu", GEMV_WORDS GROUPED_WORDS, most, 2, 1, "bf16", "bf16");
+        lt_spec(l, LT_SM_ALL, "gemm/gemv.cu", GEMV_WORDS GROUPED_WORDS GATED_WORDS, most, 2, 1,
+                "bf16", "bf16", 2);
     }
 }

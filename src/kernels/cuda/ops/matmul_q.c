@@ -329,6 +329,7 @@ lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args) {
 #define GROUPED_ROWS  96
 #define GROUPED_ALONE 4 /* In a fixed order, units are counted as if so many experts had rows. */
 #define GROUPED_WORDS GEMM_Q_WORDS " GROUPED=1"
+#define GATED_WORDS   " GATED=1 KIND=%d"
 #define GROUPED_MOST  4 /* TILES */
 
 const char *lt_cuda_grouped_q_refuse(const void *args, const lt_device *device) {
@@ -365,41 +366,82 @@ lt_err lt_cuda_grouped_wgmma_q_run(lt_queue *q, const void *args) {
     return lt_gemm_q_grouped(q->gpu, q->stream, args);
 }
 
-static lt_err grouped_tiles(lt_queue *q, const lt_matmul_grouped_args *a) {
-    const format *f = format_of(a->b.dtype);
+/* How gemm_q.cu divides a product of experts. */
+typedef struct {
+    int tiles, split, chunks;
+} grouped_plan;
+static grouped_plan plan_of(const lt_queue *q, const lt_matmul_grouped_args *a) {
     const int64_t rows = a->a.shape[0], experts = a->b.shape[0],
                   each = LT_CUDA_DIV_UP(rows, experts),
                   busy = a->fixed_order   ? GROUPED_ALONE
                          : rows < experts ? rows
                                           : experts;
-    int tiles = 1;
-    while (tiles < GROUPED_MOST && 8 * tiles < each) {
-        tiles *= 2;
+    grouped_plan p = {.tiles = 1};
+    while (p.tiles < GROUPED_MOST && 8 * p.tiles < each) {
+        p.tiles *= 2;
     }
-    const int64_t chunks = rows / (8 * tiles) + (rows < experts ? rows : experts);
-    lt_gemm_q_grouped_args w = {.product = {.x = a->a.data,
-                                            .w = a->b_packed,
-                                            .y = a->y.data,
-                                            .ldx = a->a.stride[0],
-                                            .ldy = a->y.stride[0],
-                                            .m = (int)rows,
-                                            .n = (int)a->b.shape[1],
-                                            .k = (int)a->b.shape[2],
-                                            .accumulate = a->accumulate},
-                                .start = a->expert_start.data,
-                                .next_expert = (long long)a->packed_step,
-                                .experts = (int)experts};
-    const int most = a->fixed_order || tiles == 1 ? MOST_SPLIT_FIXED : 1,
-              split = split_for(LT_CUDA_DIV_UP(w.product.n, TILE_ROWS) * busy, n_tiles(w.product.k),
-                                most, (int64_t)WARPS_ALONE * lt_cuda_get_info(q->gpu)->n_sms),
-              warps = split > 4 ? split : 4;
+    const int most = a->fixed_order || p.tiles == 1 ? MOST_SPLIT_FIXED : 1;
+    const int64_t chunks = rows / (8 * p.tiles) + (rows < experts ? rows : experts);
+    p.split = split_for(LT_CUDA_DIV_UP(a->b.shape[1], TILE_ROWS) * busy, n_tiles(a->b.shape[2]),
+                        most, (int64_t)WARPS_ALONE * lt_cuda_get_info(q->gpu)->n_sms);
+    p.chunks = (int)(chunks < rows ? chunks : rows);
+    return p;
+}
+static lt_gemm_q_grouped_args grouped_args(const lt_matmul_grouped_args *a) {
+    return (lt_gemm_q_grouped_args){.product = {.x = a->a.data,
+                                                .w = a->b_packed,
+                                                .y = a->y.data,
+                                                .ldx = a->a.stride[0],
+                                                .ldy = a->y.stride[0],
+                                                .m = (int)a->y.shape[0],
+                                                .n = (int)a->b.shape[1],
+                                                .k = (int)a->b.shape[2],
+                                                .accumulate = a->accumulate},
+                                    .start = a->expert_start.data,
+                                    .next_expert = (long long)a->packed_step,
+                                    .experts = (int)a->b.shape[0]};
+}
+
+static lt_err grouped_tiles(lt_queue *q, const lt_matmul_grouped_args *a) {
+    const format *f = format_of(a->b.dtype);
+    const grouped_plan p = plan_of(q, a);
+    const int warps = p.split > 4 ? p.split : 4;
+    lt_gemm_q_grouped_args w = grouped_args(a);
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&w};
-    snprintf(defines, sizeof defines, GROUPED_WORDS, tiles, split, w.product.k % TILE_K == 0,
+    snprintf(defines, sizeof defines, GROUPED_WORDS, p.tiles, p.split, w.product.k % TILE_K == 0,
              FORMAT_VALUES(f), lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
-    return lt_cuda_run_early(q, "gemm/gemm_q.cu", "gemm_q_grouped", defines,
-                             LT_CUDA_DIV_UP(LT_CUDA_DIV_UP(w.product.n, TILE_ROWS), warps / split),
-                             (int)(chunks < rows ? chunks : rows), 32 * warps, list);
+    return lt_cuda_run_early(
+        q, "gemm/gemm_q.cu", "gemm_q_grouped", defines,
+        LT_CUDA_DIV_UP(LT_CUDA_DIV_UP(w.product.n, TILE_ROWS), warps / p.split), p.chunks,
+        32 * warps, list);
+}
+
+bool lt_cuda_few_q_up_takes(const lt_queue *q, const lt_experts_up *up) {
+    const lt_matmul_grouped_args *a = up->unfused;
+    return lt_cuda_grouped_q_refuse(a, q->device) == NULL &&
+           lt_cuda_grouped_wgmma_q_refuse(a, q->device) != NULL &&
+           lt_cuda_grouped_q_refuse(&up->gates, q->device) == NULL && a->b.shape[0] > 0 &&
+           up->gates.b.shape[1] > 0 && plan_of(q, a).tiles == 1;
+}
+lt_err lt_cuda_few_q_up_run(lt_queue *q, const lt_experts_up *up, bool launch) {
+    const format *f = format_of(up->gates.b.dtype);
+    const grouped_plan p = plan_of(q, up->unfused);
+    const int warps = 2 * p.split > 4 ? 2 * p.split : 4, pairs = warps / (2 * p.split);
+    lt_gemm_q_grouped_args w = grouped_args(&up->gates);
+    lt_experts_up_args beside = lt_cuda_experts_up_args(up);
+    char defines[LT_CUDA_DEFINES_BYTES];
+    void *list[] = {&w, &beside};
+    snprintf(defines, sizeof defines, GROUPED_WORDS GATED_WORDS, p.tiles, p.split,
+             w.product.k % TILE_K == 0, FORMAT_VALUES(f), lt_cuda_dtype_word(up->gates.y.dtype),
+             lt_cuda_dtype_word(up->gates.a.dtype), (int)up->act->kind);
+    if (!launch) {
+        const lt_cuda_kernel *kernel;
+        return lt_cuda_kernel_get(q->gpu, &kernel, "gemm/gemm_q.cu", "gemm_q_gated", defines);
+    }
+    return lt_cuda_run_early(q, "gemm/gemm_q.cu", "gemm_q_gated", defines,
+                             LT_CUDA_DIV_UP(w.product.n / TILE_ROWS, pairs), p.chunks, 32 * warps,
+                             list);
 }
 
 /* As many experts at once as fit in the scratch memory are widened, and multiplied. */
@@ -468,4 +510,12 @@ void lt_specs_matmul_q(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, 1, 2, 0, 5, 32, 0, 16, "bf16", "bf16");
     lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, 1, 8, 1, 8, 32, 0, 128, "bf16", "bf16");
     lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS, 1, 2, 1, 4, 32, 0, 8, "bf16", "bf16");
+    for (int split = 1; split <= MOST_SPLIT_FIXED; split *= 2) {
+        lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS GATED_WORDS, 1, split, 1, 4, 32, 1, 0,
+                "bf16", "bf16", 2);
+    }
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS GATED_WORDS, 1, 2, 1, 8, 32, 0, 128,
+            "bf16", "bf16", 2);
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GROUPED_WORDS GATED_WORDS, 1, 2, 1, 6, 16, 0, 32,
+            "bf16", "bf16", 0);
 }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/matmul.h"
 #include "lateen/tensor.h"
 #include "tensor/backend.h"
 
@@ -31,6 +32,9 @@ lt_err lt_cuda_grouped_wgmma_q_run(lt_queue *q, const void *args);
 /* For any number of rows. */
 const char *lt_cuda_grouped_q_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_grouped_q_run(lt_queue *q, const void *args);
+/* Few rows of experts with what is beside the product (fuse_experts.c). */
+bool lt_cuda_few_q_up_takes(const lt_queue *q, const lt_experts_up *up);
+LT_MUST_USE lt_err lt_cuda_few_q_up_run(lt_queue *q, const lt_experts_up *up, bool launch);
 
 /* How pack lays out a format: bits, elements per scale, whether there are minima, the offset,
  * bytes of a tile of 16 x 128 (gemm/tile_q.cuh). */

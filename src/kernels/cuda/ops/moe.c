@@ -22,6 +22,7 @@
  * one atomic sum per expert. */
 #define TOTAL_BLOCKS 64
 #define PART_ROWS    256 /* Rows of one partial sum of probabilities. */
+#define SEARCHED     64  /* With at most so many assignments their slots are searched. */
 
 /* The number of experts per lane is rounded up to a power of two, so that there are fewer
  * specialisations. */
@@ -300,6 +301,8 @@ static lt_err sum_rows(lt_queue *q, lt_tensor y, lt_tensor x, lt_tensor weights,
     lt_cuda_moe_sum_args call = {.y = y.data,
                                  .x = x.data,
                                  .weights = weights.data,
+                                 .slot_row = slot_row->data,
+                                 .n_kept = n_kept(start),
                                  .ldy = y.stride[0],
                                  .ldx = x.stride[0],
                                  .ld_weights = weights.stride[0],
@@ -308,8 +311,10 @@ static lt_err sum_rows(lt_queue *q, lt_tensor y, lt_tensor x, lt_tensor weights,
                                  .add = add,
                                  .n = n};
     void *list[] = {&call};
-    LT_TRY(invert(q, &inverse, *slot_row, start));
-    call.inverse = inverse;
+    if (slot_row->shape[0] > SEARCHED) {
+        LT_TRY(invert(q, &inverse, *slot_row, start));
+        call.inverse = inverse;
+    }
     lt_cuda_team_defines(defines, rows, 2, n, &blocks);
     return lt_cuda_run_early(q, FILE_NAME, "moe_sum", defines, blocks, 1, THREADS, list);
 }

@@ -11,8 +11,9 @@
  *           3. route_aux: one block, from column sums of probs and the counts.
  *           Few rows, without aux: route_few does all of it in one launch.
  *           HELD: experts per lane.
- * ROWS      moe_invert: inverse[assignment] = its slot, or -1. Then, with TEAM threads per row of
- *           C (a warp for narrow rows): gather, its backward, combine, its backward.
+ * ROWS      moe_invert: inverse[assignment] = its slot, or -1; sums of few rows search for slots
+ *           instead. Then, with TEAM threads per row of C (a warp for narrow rows): gather, its
+ *           backward, combine, its backward.
  * BOUND     rows: bytes of x and y once. Routing: a few us of latency per launch.
  * NUMERICS  fp32 in a fixed order; counts are integers: bit-identical run to run. */
 #include "common/vec.cuh"
@@ -404,6 +405,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) moe_gather(const lt_cuda_m
     }
 }
 
+/* The slot of assignment i, or -1; all lanes of a warp ask for the same one. */
+INLINE int slot_of(const lt_cuda_moe_sum_args &a, i64 i) {
+    if (a.inverse != nullptr) {
+        return a.inverse[i];
+    }
+    for (int first = 0, n = (int)a.n * a.top_k; first < n; first += WARP) {
+        const int slot = first + threadIdx.x % WARP;
+        const unsigned found = __ballot_sync(ALL_LANES, slot < n && a.slot_row[slot] == i);
+        if (found != 0) {
+            const int at = first + __ffs((int)found) - 1;
+            return at < *a.n_kept ? at : -1;
+        }
+    }
+    return -1;
+}
+
 /* y[r] = sum over k of (weights[r][k] or 1) x[slot of (r, k)] (+ y[r]). */
 extern "C" __global__ void __launch_bounds__(THREADS) moe_sum(const lt_cuda_moe_sum_args a) {
     const i64 r = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM;
@@ -412,16 +429,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) moe_sum(const lt_cuda_moe_
         return;
     }
     DTYPE *const y = a.y + r * a.ldy;
-    for (int col = threadIdx.x % TEAM * W; col < a.cols; col += TEAM * W) {
+    for (int from = 0; from < a.cols; from += TEAM * W) { /* Whole warps search for slots. */
+        const int col = from + threadIdx.x % TEAM * W;
         float sum[W] = {0.0f}, f[W];
-        if (a.add) {
+        if (a.add && col < a.cols) {
             piece_load(sum, y + col);
         }
 #pragma unroll 2
         for (int k = 0; k < a.top_k; k++) {
-            const int slot = a.inverse[r * a.top_k + k];
+            const int slot = slot_of(a, r * a.top_k + k);
             const float w = a.weights ? a.weights[r * a.ld_weights + k] : 1.0f;
-            if (slot >= 0) {
+            if (slot >= 0 && col < a.cols) {
                 piece_load(f, a.x + slot * a.ldx + col);
 #pragma unroll
                 for (int i = 0; i < W; i++) {
@@ -429,7 +447,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) moe_sum(const lt_cuda_moe_
                 }
             }
         }
-        piece_store(y + col, sum);
+        if (col < a.cols) {
+            piece_store(y + col, sum);
+        }
     }
 }
 

@@ -88,7 +88,8 @@ typedef struct {
     LT_ELEM(DTYPE) * y;
     const LT_ELEM(DTYPE) * x;
     const float *weights;
-    const int *inverse;
+    const int *inverse; /* NULL: slots are searched in slot_row, which is short. */
+    const int *slot_row, *n_kept;
     long long ldy, ldx, ld_weights;
     int cols, top_k, add, n;
 } lt_cuda_moe_sum_args;
@@ -113,7 +114,7 @@ static_assert(sizeof(lt_cuda_route_total_args) == 40, "the same on host and devi
 static_assert(sizeof(lt_cuda_route_bwd_args) == 136, "the same on host and device");
 static_assert(sizeof(lt_cuda_moe_invert_args) == 32, "the same on host and device");
 static_assert(sizeof(lt_cuda_moe_gather_args) == 64, "the same on host and device");
-static_assert(sizeof(lt_cuda_moe_sum_args) == 72, "the same on host and device");
+static_assert(sizeof(lt_cuda_moe_sum_args) == 88, "the same on host and device");
 static_assert(sizeof(lt_cuda_moe_combine_bwd_args) == 104, "the same on host and device");
 
 #endif
