@@ -4,6 +4,7 @@
  * model. */
 #include "unit/cli/verb_run.h"
 
+#include <inttypes.h>
 #include <math.h>
 
 #include "base/file.h"
@@ -228,11 +229,79 @@ static void detecting_texts(void **state) {
     refuses("detect", "--key k --tokenizer /no/such", LT_EXIT_FAILED, "/no/such");
 }
 
+/* ---- What computes with a model ---- */
+
+#define SFT "tests/golden/sft"
+
+static int lines_of(const char *file) {
+    FILE *f = fopen(file, "r");
+    int n = 0;
+    assert_non_null(f);
+    for (int c = fgetc(f); c != EOF; c = fgetc(f)) {
+        n += c == '\n';
+    }
+    fclose(f);
+    return n;
+}
+
+static void logprobs(void **state) {
+    char all[LT_PATH_BYTES + 400], want[200];
+    (void)state;
+    assert_int_equal(lt_path_join(path, folder, "teacher"), LT_OK);
+    const int n = lines_of(SFT "/chat.jsonl");
+    for (int again = 0; again < 2; again++) { /* The second time all is there. */
+        snprintf(all, sizeof all,
+                 "align logprobs " SFT "/chat.jsonl --model " SFT " --out %s --top-k 4 --seq 64 "
+                 "--part 2 --threads 1",
+                 path);
+        ran r = run_verb(lt_verb_align, all);
+        const char *at = strstr(r.err, ": 4 tokens for each of ");
+        int64_t places = 0, conversations = 0, kept = -1;
+        if (r.status != LT_EXIT_DONE || at == NULL ||
+            sscanf(at,
+                   ": 4 tokens for each of %" SCNd64 " tokens of %" SCNd64
+                   " conversations, %" SCNd64,
+                   &places, &conversations, &kept) != 3) {
+            fail_msg("%d: %s", r.status, r.err);
+        }
+        assert_true(conversations > 0 && conversations <= n && places > conversations);
+        assert_int_equal(kept, again ? conversations : 0);
+        snprintf(want, sizeof want, SFT "/chat.jsonl: %lld conversations",
+                 (long long)conversations);
+        assert_non_null(strstr(r.err, want));
+        ran_close(&r);
+    }
+    run_refused(lt_verb_align, "align logprobs x.jsonl --model m", LT_EXIT_USAGE, "align logprobs");
+    run_refused(lt_verb_align, "align logprobs --model m --out o", LT_EXIT_USAGE, "align logprobs");
+    snprintf(all, sizeof all,
+             "align logprobs " SFT "/chat.jsonl --model " SFT " --out %s --seq 100000 --quiet",
+             path);
+    run_refused(lt_verb_align, all, LT_EXIT_USAGE, "--seq 100000 is longer than the model's ");
+    snprintf(all, sizeof all,
+             "align logprobs " SFT "/chat.jsonl --model " SFT " --out %s --seq 64 --top-k 500000",
+             path);
+    ran r = run_verb(lt_verb_align, all);
+    assert_int_equal(r.status, LT_EXIT_USAGE);
+    ran_close(&r);
+    snprintf(all, sizeof all,
+             "align logprobs " SFT "/config.txt --model " SFT " --out %s --seq 64 --quiet", path);
+    run_refused(lt_verb_align, all, LT_EXIT_USAGE, "conversations are JSON lines");
+    snprintf(all, sizeof all,
+             "align logprobs " SFT "/chat.jsonl --model tests/golden/serve/reward --tokenizer " SFT
+             " --out %s --seq 64 --quiet",
+             path);
+    run_refused(lt_verb_align, all, LT_EXIT_FAILED, "align logprobs");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_best_of_n),       cmocka_unit_test(the_usual_values),
-        cmocka_unit_test(what_hedge_refuses),  cmocka_unit_test(detecting),
-        cmocka_unit_test(what_detect_refuses), cmocka_unit_test(detecting_texts),
+        cmocka_unit_test(the_best_of_n),
+        cmocka_unit_test(the_usual_values),
+        cmocka_unit_test(what_hedge_refuses),
+        cmocka_unit_test(detecting),
+        cmocka_unit_test(what_detect_refuses),
+        cmocka_unit_test(detecting_texts),
+        cmocka_unit_test(logprobs),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -203,6 +203,14 @@ static void adapters(void **state) {
     assert_true(kept("many/a")->lr == 0.01);
     assert_int_equal(kept("many/b")->lora_rank, 4);
     assert_int_equal(kept("many/b")->seed, 5);
+    put("single.yaml",
+        "data.train: @/shard.bin\ndata.seq: 16\nbatch.size: 4\nthreads: 1\nsteps: 1\n"
+        "model.init: @/base/model\nmodel.vocab: 0\nmodel.layers: 0\n"
+        "model.width: 0\nmodel.heads: 0\nout: @/single\nlora.rank: 2\n"
+        "log.plain_every: 1000\nadapters:\n  only:\n");
+    trains("train @/single.yaml");
+    assert_true(run_has("single/only", "adapter/adapter_config.json"));
+    refuses("train @/single.yaml --out @/other --lora.rank 0", LT_EXIT_USAGE, "lora.rank");
     put("wrong.yaml", "data.train: @/shard.bin\nout: @/wrong\nmodel.init: @/base/model\n"
                       "lora.rank: 2\nadapters:\n  a:\n  b: {threads: 2}\n");
     refuses("train @/wrong.yaml", LT_EXIT_USAGE,

@@ -176,6 +176,63 @@ static void equal_bounds(void **state) {
     expect(LT_GRAMMAR_REGEX, "(ab){0,0}c", LIST("c"), LIST("abc", "ab"));
 }
 
+/* The notation of llama.cpp's grammars/README.md. */
+static void gbnf(void **state) {
+    const struct {
+        const char *text;
+        const char *const *yes, *const *no;
+    } rows[] = {
+        {"root ::= \"a\"{2}", LIST("aa"), LIST("", "a", "aaa")},
+        {"root ::= \"a\"{12}", LIST("aaaaaaaaaaaa"), LIST("aaaaaaaaaaa", "aaaaaaaaaaaaa")},
+        {"root ::= \"a\"{2,}", LIST("aa", "aaaaaa"), LIST("", "a")},
+        {"root ::= \"a\"{2,3} \"b\"", LIST("aab", "aaab"), LIST("ab", "aaaab", "aa")},
+        {"root ::= \"a\"{0,1}\"b\"", LIST("b", "ab"), LIST("aab", "a")},
+        {"root ::= \"ab\"+", LIST("ab", "abab"), LIST("", "a", "aba")},
+        {"root ::= \"ab\"* \"c\"?", LIST("", "ab", "c", "ababc"), LIST("cc", "abcab")},
+        {"root ::= [a-c]", LIST("a", "b", "c"), LIST("d", "-", "")},
+        {"root ::= [a-]", LIST("a", "-"), LIST("b", "]")},
+        {"root ::= [^a-c]", LIST("d", "-", "\n", "\xC3\xB6"), LIST("a", "c", "")},
+        {"root ::= [^\\]\\n]", LIST("a", "\\"), LIST("]", "\n")},
+        {"root ::= [\\x41-\\x43\\u00f6]", LIST("A", "C", "\xC3\xB6"), LIST("D", "x", "\xC3")},
+        {"root ::= \"\\t\\r\\n\\\"\\\\\\[\"", LIST("\t\r\n\"\\["), LIST("trn\"\\[")},
+        {"root ::= \"\\U0001F600\"", LIST("\xF0\x9F\x98\x80"), LIST("\xF0\x9F\x98\x81")},
+        {"root ::= . \"b\"",
+         LIST("ab", "\xC3\xB6"
+                    "b"),
+         LIST("b", "aab")},
+        {"# a comment\nroot ::= (\n \"a\" # one\n | b-2\n) \"c\"\n\nb-2 ::= \"b\"\n",
+         LIST("ac", "bc"), LIST("a", "c", "abc")},
+        {"root ::= a | (b a)*\na ::= \"x\"\nb ::= \"y\" | \"z\"", LIST("x", "", "yx", "yxzx"),
+         LIST("xx", "y", "xy")},
+        {"root ::= a |\n \"\"\na ::= \"x\"", LIST("x", ""), LIST("xx")},
+    };
+    static const struct {
+        const char *text, *says;
+    } wrong[] = {{"root ::= \"a\"{3,2}", "a malformed repetition"},
+                 {"root ::= \"a\"{2", "a malformed repetition"},
+                 {"root ::= \"a\"{,2}", "expected a number of repetitions"},
+                 {"root ::= [c-a]", "a range that runs backwards"},
+                 {"root ::= [a", "a class that is not closed"},
+                 {"root ::= (\"a\"", "a group that is not closed"},
+                 {"root ::= <x", "a token that is not closed"},
+                 {"root ::= <x>", "no special token of this name"},
+                 {"root ::= <[9999]>", "no special token of this name"},
+                 {"root ::= <[65]>", "no special token of this name"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        expect(LT_GRAMMAR_GBNF, rows[i].text, rows[i].yes, rows[i].no);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        lt_grammar *g = NULL;
+        assert_int_equal(
+            lt_grammar_open(&g, vocab, LT_GRAMMAR_GBNF, wrong[i].text, strlen(wrong[i].text)),
+            LT_ERR_FORMAT);
+        if (strstr(lt_error_message(), wrong[i].says) == NULL) {
+            fail_msg("%s says '%s'", wrong[i].text, lt_error_message());
+        }
+    }
+}
+
 static void schemas(void **state) {
     (void)state;
     expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"integer\", \"minimum\": -5, \"exclusiveMaximum\": 103}",
@@ -430,6 +487,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(masks_equal_brute_force),
                                        cmocka_unit_test(spaces_of_sentencepiece),
                                        cmocka_unit_test(regular_expressions),
+                                       cmocka_unit_test(gbnf),
                                        cmocka_unit_test(schemas),
                                        cmocka_unit_test(equal_bounds),
                                        cmocka_unit_test(refusals),

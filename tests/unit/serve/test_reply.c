@@ -143,27 +143,40 @@ static void places_of_tokens(void **state) {
     json_decref(r);
 }
 
-/* A special token is in the list of tokens, but not in the text, unless the request shows it. */
+/* A special token is in the list of tokens, but not in the text, unless the request shows it. A
+ * grammar names it by its text or its id. */
 static void special_tokens_have_no_text(void **state) {
+    static const char *const grammars[] = {"root ::= \"A\" <x> \"B\"",
+                                           "root ::= \"A\" <[97]> \"B\""};
+    static const char *const tokens[] = {"A", "<x>", "B"};
     (void)state;
-    for (int shown = 0; shown < 2; shown++) {
+    for (int i = 0; i < 4; i++) {
+        const bool shown = i % 2 == 1;
         json_t *const r = ask(&begins, "/v1/completions",
                               json_pack("{s:s, s:i, s:i, s:s, s:b}", "prompt", "ab", "max_tokens",
-                                        3, "logprobs", 0, "grammar", "root ::= \"A<x>B\"",
+                                        3, "logprobs", 0, "grammar", grammars[i / 2],
                                         "skip_special_tokens", !shown));
         const json_t *const choice = json_array_get(json_object_get(r, "choices"), 0);
         const json_t *const logs = json_object_get(choice, "logprobs");
-        const json_t *const tokens = json_object_get(logs, "tokens");
-        const json_t *const offsets = json_object_get(logs, "text_offset");
         int64_t at = 0;
-        const int64_t first = json_integer_value(json_array_get(offsets, 0));
-        for (size_t i = 0; i < json_array_size(tokens); i++) {
-            const char *const token = json_string_value(json_array_get(tokens, i));
-            assert_int_equal(json_integer_value(json_array_get(offsets, i)) - first, at);
-            at += strcmp(token, "<x>") == 0 && !shown ? 0 : (int64_t)strlen(token);
+        assert_string_equal(json_string_value(json_object_get(choice, "text")),
+                            shown ? "A<x>B" : "AB");
+        assert_int_equal(json_array_size(json_object_get(logs, "tokens")), 3);
+        for (size_t k = 0; k < 3; k++) {
+            assert_string_equal(
+                json_string_value(json_array_get(json_object_get(logs, "tokens"), k)), tokens[k]);
+            assert_int_equal(
+                json_integer_value(json_array_get(json_object_get(logs, "text_offset"), k)), at);
+            at += k == 1 && !shown ? 0 : (int64_t)strlen(tokens[k]);
         }
         json_decref(r);
     }
+    served_check(&begins, "POST", "/v1/completions",
+                 "{'prompt': 'a', 'max_tokens': 3, 'grammar': 'root ::= <[95]>'}", 400,
+                 "{'error': {'param': 'grammar', 'message': '~no special token of this name'}}");
+    served_check(&begins, "POST", "/v1/completions",
+                 "{'prompt': 'a', 'max_tokens': 3, 'grammar': 'root ::= <[98]>'}", 400,
+                 "{'error': {'message': '~no special token of this name'}}");
 }
 
 /* ---- What is refused, and when ---- */
