@@ -523,6 +523,34 @@ static void it_is_unloaded_while_requests_wait(void **state) {
     }
 }
 
+/* While a request waits and both places are held, the one that was filled first takes no new
+ * requests; the other still does. */
+static void no_place_is_held_for_ever(void **state) {
+    static waiting_call calls[2] = {{.model = "red"}, {.model = "green"}};
+    pthread_t threads[2];
+    (void)state;
+    hold_both();
+    const int fd = begun("blau", 1);
+    while (!is_told("waiting_lora_adapters=\"blau\"")) {
+        usleep(1000);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, wait_for, &calls[i]), 0);
+    }
+    while (!is_told("waiting_lora_adapters=\"blau,red\"") &&
+           !is_told("waiting_lora_adapters=\"blau,green\"")) {
+        usleep(1000);
+    }
+    assert_false(is_told("waiting_lora_adapters=\"blau,red,green\"") ||
+                 is_told("waiting_lora_adapters=\"blau,green,red\""));
+    let_go();
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(calls[i].status, 200);
+    }
+    close(fd);
+}
+
 /* A request that waits for a place, and whose client goes: the place that was to leave for it
  * serves its own adapter again. */
 static void a_client_goes_while_it_waits(void **state) {
@@ -614,6 +642,7 @@ int main(void) {
         cmocka_unit_test(what_was_used),
         cmocka_unit_test(it_is_unloaded_while_requests_wait),
         cmocka_unit_test(a_client_goes_while_it_waits),
+        cmocka_unit_test(no_place_is_held_for_ever),
         cmocka_unit_test(what_is_refused),
         cmocka_unit_test(at_most_eight),
         cmocka_unit_test(names_come_and_go),
