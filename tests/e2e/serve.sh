@@ -532,6 +532,34 @@ edges() {
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
     within python3 tests/e2e/serve_edges.py "http://127.0.0.1:$port"
     stop
+    # Parts of a content: as the template joins them, or as lines.
+    local lines="{# tool #}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    local joins="{# tool #}{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text ~ (' + ' if not loop.last) }}{% endfor %}{% endif %}{% endfor %}"
+    for template in "$lines" "$joins"; do
+        printf '%s' "$template" >"$dir/parts.jinja"
+        start --chat-template "$dir/parts.jinja"
+        ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+        python3 - "$port" "$([ "$template" = "$joins" ] && echo ' + ')" <<'END' >"$dir/out" 2>&1
+import json, sys, urllib.request
+gap = sys.argv[2] or "\n"
+def ask(path, **body):
+    r = urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{sys.argv[1]}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}))
+    return json.load(r)
+def parts(kind, *texts):
+    return [{"type": kind, "text": t} for t in texts]
+prompt = ask("/apply-template", messages=[{"role": "system", "content": parts("text", "a", "b", "c")}, {"role": "user", "content": parts("text", "d", "e")},
+                                          {"role": "assistant", "content": parts("text", "f", "g")}, {"role": "tool", "content": parts("text", "h", "i")}])["prompt"]
+want = f"[system]a{gap}b{gap}c[user]d{gap}e[assistant]fg[tool]h{gap}i"
+said = {"messages": [{"role": "system", "content": f"a{gap}b"}, {"role": "user", "content": f"d{gap}e"}]}
+n = [ask("/v1/chat/completions/input_tokens", **said)["input_tokens"],
+     ask("/v1/messages/count_tokens", model="stories260K", system=parts("text", "a", "b"), messages=[{"role": "user", "content": parts("text", "d", "e")}])["input_tokens"],
+     ask("/v1/responses/input_tokens", instructions=f"a{gap}b", input=[{"role": "user", "content": parts("input_text", "d", "e")}])["input_tokens"]]
+print(prompt, want, n)
+sys.exit(not (prompt == want and len(set(n)) == 1))
+END
+        say "the parts of a content" $? "$(cat "$dir/out")"
+        stop
+    done
 }
 
 abuse() { # It starts its own servers.

@@ -25,8 +25,8 @@ static void convert(const lt_api_params *a) {
     const char *texts[LT_API_PARAMS_STOPS];
     size_t lengths[LT_API_PARAMS_STOPS];
     int n = 0;
-    json_decref(lt_convert_anthropic(a->system, a->messages, &e));
-    json_decref(lt_convert_responses(a->instructions, a->input, &e));
+    json_decref(lt_convert_anthropic("\n", a->system, a->messages, &e));
+    json_decref(lt_convert_responses("\n", a->instructions, a->input, &e));
     json_decref(lt_convert_anthropic_tools(a->tools, &e));
     json_decref(lt_convert_responses_tools(a->tools, &e));
     (void)lt_api_params_strings(a->stop, "stop", texts, lengths, LT_API_PARAMS_STOPS, &n, &e);

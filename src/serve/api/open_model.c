@@ -207,6 +207,29 @@ static lt_err open_template(lt_server *s) {
     return lt_chat_template_open_format(&s->template, "plain");
 }
 
+/* A template that reads a list of parts decides what it writes between two texts. Most read only a
+ * string: then the parts of a user's or a system message are lines, as in vLLM and llama-server. */
+static void find_part_gap(lt_server *s) {
+    static const char first[] = "part-one", second[] = "part-two";
+    json_t *context = json_pack("{s:[{s:s, s:[{s:s, s:s}, {s:s, s:s}]}], s:b}", "messages", "role",
+                                "user", "content", "type", "text", "text", first, "type", "text",
+                                "text", second, "add_generation_prompt", 0);
+    char *text = NULL, *end, *next;
+    size_t n = 0;
+    strcpy(s->part_gap, "\n");
+    if (context != NULL && lt_chat_template_render(s->template, context, &text, &n) == LT_OK) {
+        end = strstr(text, first);
+        end = end != NULL ? end + strlen(first) : NULL;
+        next = end != NULL ? strstr(end, second) : NULL;
+        /* A list that is printed as it is has more between its texts. */
+        if (next != NULL && (size_t)(next - end) < sizeof s->part_gap) {
+            snprintf(s->part_gap, sizeof s->part_gap, "%.*s", (int)(next - end), end);
+        }
+    }
+    free(text);
+    json_decref(context);
+}
+
 /* Make the sampling defaults in the model's files the defaults of every request. */
 static lt_err read_own(lt_server *s) {
     const lt_generation_defaults d = lt_model_generation(s->model);
@@ -283,6 +306,7 @@ static lt_err open_model(lt_server *s) {
     }
     LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
     LT_TRY(open_template(s));
+    find_part_gap(s);
     LT_TRY(read_labels(s));
     if (lt_model_spec_is_process(lt_model_get_spec(s->model))) {
         LT_TRY(lt_steps_open(&s->steps, s->tokenizer, s->scratch,

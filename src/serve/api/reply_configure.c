@@ -479,7 +479,7 @@ static bool read_prediction(lt_reply *j, lt_api_error *e) {
         return lt_api_refuse(e, "prediction",
                              "'prediction' must be {\"type\": \"content\", \"content\": ...}");
     }
-    text = lt_content_text(content, "prediction.content", e);
+    text = lt_content_text(content, "", "prediction.content", e);
     right = text != NULL && lt_server_encode(j->server, json_string_value(text),
                                              json_string_length(text), 0, &j->predicted, e);
     json_decref(text);

@@ -62,6 +62,7 @@ struct lt_server {
     /* "option", "model", "tokens" (recognised by its tokens), or "none". */
     const char *template_source;
     lt_parse_marks marks; /* Marks of the template. */
+    char part_gap[16];    /* What stands between two parts of a content: see open_model.c. */
     lt_ends ends;         /* Tokens that end an answer. */
     lt_engine *engine;
     bool last_pooling;        /* Embeddings are those of the last token (1_Pooling/config.json). */

@@ -86,7 +86,7 @@ static void completions(void **state) {
              "'prompt': 'ab', 'max_tokens': 1, 'n_probs': 1, 'prompt_logprobs': 0, " A),
         SAYS(P,
              "{'choices': [{'logprobs': {'top_logprobs': [null, '*', '*']}, 'prompt_logprobs': "
-             "[null, {'#': 1, '66': {'rank': null}}]}]}",
+             "[null, {'#': 1, '66': {'rank': 19}}]}]}",
              "'prompt': 'ab', 'max_tokens': 1, 'echo': true, 'logprobs': 3, 'prompt_logprobs': 0, "
              "" A),
         /* The end of the prompt; only one id; no A after A; no end before two tokens. */
@@ -278,7 +278,8 @@ static void chat(void **state) {
              "'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': "
              "''}], 'continue_final_message': true, 'add_generation_prompt': false, 'max_tokens': "
              "1"),
-        SAYS(P, "{'usage': {'prompt_tokens': 9}}",
+        /* Two parts are two lines. */
+        SAYS(P, "{'usage': {'prompt_tokens': 10}}",
              "'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'H'}, {'type': "
              "'text', 'text': 'i'}]}], 'max_tokens': 1"),
         /* A template that does not know "developer" gets "system": [system]S[user]Hi> */

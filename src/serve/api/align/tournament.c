@@ -72,7 +72,7 @@ static bool read_question(lt_tournament *t, lt_api_error *e) {
         found = role != NULL && strcmp(role, "user") == 0 ? json_object_get(one, "content") : found;
     }
     if (found != NULL) {
-        text = lt_content_text(found, "messages", e);
+        text = lt_content_text(found, j->server->part_gap, "messages", e);
         lt_out_raw(&t->question, json_string_value(text), json_string_length(text));
         json_decref(text);
         return text != NULL;

@@ -18,7 +18,12 @@ static bool is_text_type(const char *type) {
                             strcmp(type, "output_text") == 0 || strcmp(type, "refusal") == 0);
 }
 
-json_t *lt_content_text(const json_t *content, const char *where, lt_api_error *e) {
+const char *lt_content_gap(const char *part_gap, const char *role) {
+    return strcmp(role, "assistant") == 0 ? "" : part_gap;
+}
+
+json_t *lt_content_text(const json_t *content, const char *gap, const char *where,
+                        lt_api_error *e) {
     lt_json_out all = {0};
     json_t *joined = NULL;
 
@@ -50,6 +55,7 @@ json_t *lt_content_text(const json_t *content, const char *where, lt_api_error *
             lt_out_free(&all);
             return NULL;
         }
+        lt_out_raw(&all, gap, i > 0 ? strlen(gap) : 0);
         lt_out_raw(&all, json_string_value(text), json_string_length(text));
     }
     joined = json_stringn(all.data, all.n);
@@ -103,8 +109,8 @@ static bool known_role(const char *role) {
     return false;
 }
 
-static bool copy_message(json_t *list, const json_t *from, const char *where, bool knows_developer,
-                         lt_api_error *e) {
+static bool copy_message(const lt_server *s, json_t *list, const json_t *from, const char *where,
+                         bool knows_developer, lt_api_error *e) {
     const char *role = json_string_value(json_object_get(from, "role"));
     const json_t *calls = json_object_get(from, "tool_calls");
     const json_t *said = json_object_get(from, "content");
@@ -126,7 +132,7 @@ static bool copy_message(json_t *list, const json_t *from, const char *where, bo
         json_is_object(json_object_get(from, "function_call"))) {
         return lt_api_refuse(e, where, "'%s': audio and function_call are not supported", where);
     }
-    content = lt_content_text(said, where, e);
+    content = lt_content_text(said, lt_content_gap(s->part_gap, role), where, e);
     if (content == NULL) {
         return false;
     }
@@ -159,7 +165,7 @@ static json_t *copy_messages(const lt_server *s, const json_t *messages, lt_api_
     for (size_t i = 0; i < json_array_size(messages); i++) {
         char where[48];
         snprintf(where, sizeof where, "messages[%zu]", i);
-        if (!copy_message(list, json_array_get(messages, i), where, developer, e)) {
+        if (!copy_message(s, list, json_array_get(messages, i), where, developer, e)) {
             json_decref(list);
             return NULL;
         }

@@ -45,8 +45,10 @@ void lt_conversation_teach(json_t *messages, const json_t *tools);
  * added if there is none. */
 void lt_conversation_steer(json_t *messages, const char *verbosity);
 
-/* A new reference to the text of a message's content: a string, or the joined parts, if all are
- * text. NULL: *e. */
-json_t *lt_content_text(const json_t *content, const char *where, lt_api_error *e);
+/* A new reference to the text of a message's content: a string, or the parts, if all are text, with
+ * gap between two of them. NULL: *e. */
+json_t *lt_content_text(const json_t *content, const char *gap, const char *where, lt_api_error *e);
+/* The gap for a message, lt_server's part_gap: none for the assistant, whose parts are pieces of what a model wrote. */
+const char *lt_content_gap(const char *part_gap, const char *role);
 
 #endif

@@ -190,7 +190,7 @@ static bool convert_choice(const json_t *choice, json_t **out, bool *parallel, l
 static bool count(lt_server *s, const lt_api_params *a, const json_t *messages, int64_t *n) {
     lt_api_error e = {0};
     lt_ids ids = {0};
-    json_t *converted = lt_convert_anthropic(a->system, messages, &e);
+    json_t *converted = lt_convert_anthropic(s->part_gap, a->system, messages, &e);
     const lt_conversation c = {
         .messages = converted, .kwargs = a->template_kwargs, .add_generation_prompt = true};
     const bool ok = converted != NULL && lt_conversation_ids(s, &c, &ids, NULL, &e);
@@ -236,7 +236,7 @@ static bool read_ask(lt_api_params *a, lt_call *call, lt_messages *st, bool coun
     if (!edited(a, call, st, e) || !read_cache_controls(a, e)) {
         return false;
     }
-    messages = lt_convert_anthropic(a->system, a->messages, e);
+    messages = lt_convert_anthropic(call->server->part_gap, a->system, a->messages, e);
     if (messages == NULL) {
         return false;
     }

@@ -363,7 +363,7 @@ static bool read_items(lt_api_params *a, lt_call *call, lt_responses *st, lt_api
         json_array_extend(all, own);
         if (resolve(call->server, call->owner, all, e) &&
             unseal(call->server, call->owner, all, e)) {
-            messages = lt_convert_responses(a->instructions, all, e);
+            messages = lt_convert_responses(call->server->part_gap, a->instructions, all, e);
         }
     }
     if (messages != NULL) {

@@ -110,7 +110,8 @@ json_t *lt_convert_responses_tools(const json_t *tools, lt_api_error *e) {
 
 /* The content of a tool_result block. Templates know no is_error, so that the text of a failed call
  * begins with "Error: ", unless it says "error" first by itself. */
-static json_t *result_text(const json_t *block, const char *where, lt_api_error *e) {
+static json_t *result_text(const json_t *block, const char *gap, const char *where,
+                           lt_api_error *e) {
     static const char word[] = "error";
     const json_t *failed = json_object_get(block, "is_error");
     json_t *content, *marked;
@@ -119,7 +120,7 @@ static json_t *result_text(const json_t *block, const char *where, lt_api_error 
         lt_api_refuse(e, where, "'%s': is_error must be true or false", where);
         return NULL;
     }
-    content = lt_content_text(json_object_get(block, "content"), where, e);
+    content = lt_content_text(json_object_get(block, "content"), gap, where, e);
     text = json_string_value(content);
     if (!json_is_true(failed) || text == NULL ||
         strncasecmp(text + strspn(text, " \n\r\t<"), word, sizeof word - 1) == 0) {
@@ -135,14 +136,15 @@ static json_t *result_text(const json_t *block, const char *where, lt_api_error 
 
 /* One block of an assistant's or a user's message. text, reasoning and calls are collected for the
  * message; results become separate messages. */
-static bool take_block(json_t *list, const json_t *block, lt_json_out *text, lt_json_out *reasoning,
-                       json_t *calls, const char *where, lt_api_error *e) {
+static bool take_block(json_t *list, const json_t *block, const char *gap, lt_json_out *text,
+                       lt_json_out *reasoning, json_t *calls, const char *where, lt_api_error *e) {
     const char *type = str(block, "type");
     if (is(type, "text")) {
         const json_t *t = json_object_get(block, "text");
         if (!json_is_string(t)) {
             return lt_api_refuse(e, where, "'%s': a block of type text has no text", where);
         }
+        lt_out_raw(text, gap, text->n > 0 ? strlen(gap) : 0);
         lt_out_raw(text, json_string_value(t), json_string_length(t));
         return true;
     }
@@ -166,7 +168,7 @@ static bool take_block(json_t *list, const json_t *block, lt_json_out *text, lt_
                    calls, call_of(str(block, "id"), str(block, "name"), json_incref(input))) == 0;
     }
     if (is(type, "tool_result")) {
-        json_t *content = result_text(block, where, e);
+        json_t *content = result_text(block, gap, where, e);
         const char *id = str(block, "tool_use_id");
         return content != NULL &&
                json_array_append_new(list,
@@ -177,8 +179,8 @@ static bool take_block(json_t *list, const json_t *block, lt_json_out *text, lt_
                          type != NULL ? type : "?");
 }
 
-static bool take_blocks(json_t *list, const char *role, const json_t *blocks, const char *where,
-                        lt_api_error *e) {
+static bool take_blocks(json_t *list, const char *role, const json_t *blocks, const char *gap,
+                        const char *where, lt_api_error *e) {
     lt_json_out text = {0}, reasoning = {0};
     json_t *calls = json_array(), *message;
     const size_t before = json_array_size(list);
@@ -186,7 +188,7 @@ static bool take_blocks(json_t *list, const char *role, const json_t *blocks, co
 
     lt_out_raw(&text, "", 0);
     for (size_t i = 0; ok && i < json_array_size(blocks); i++) {
-        ok = take_block(list, json_array_get(blocks, i), &text, &reasoning, calls, where, e);
+        ok = take_block(list, json_array_get(blocks, i), gap, &text, &reasoning, calls, where, e);
     }
     if (ok && (text.n > 0 || json_array_size(calls) > 0 || strcmp(role, "assistant") == 0)) {
         message = json_pack("{s:s, s:s%}", "role", role, "content", text.data, text.n);
@@ -208,12 +210,14 @@ static bool take_blocks(json_t *list, const char *role, const json_t *blocks, co
     return ok;
 }
 
-json_t *lt_convert_anthropic(const json_t *system, const json_t *messages, lt_api_error *e) {
+json_t *lt_convert_anthropic(const char *part_gap, const json_t *system, const json_t *messages,
+                             lt_api_error *e) {
     json_t *list = json_array();
     bool ok = true;
 
     if (system != NULL) {
-        ok = add_message(list, "system", lt_content_text(system, "system", e));
+        ok = add_message(list, "system",
+                         lt_content_text(system, lt_content_gap(part_gap, "system"), "system", e));
     }
     if (ok && (!json_is_array(messages) || json_array_size(messages) == 0)) {
         ok = lt_api_refuse(e, "messages", "'messages' must be a list of at least one message");
@@ -226,7 +230,7 @@ json_t *lt_convert_anthropic(const json_t *system, const json_t *messages, lt_ap
         if (!is(role, "user") && !is(role, "assistant") && !is(role, "system")) {
             ok = lt_api_refuse(e, where, "'%s.role' must be user or assistant", where);
         } else if (json_is_array(content)) {
-            ok = take_blocks(list, role, content, where, e);
+            ok = take_blocks(list, role, content, lt_content_gap(part_gap, role), where, e);
         } else if (json_is_string(content)) {
             ok = add_message(list, role, json_incref((json_t *)content));
         } else {
@@ -310,7 +314,8 @@ static bool add_said(json_t *list, const char *role, json_t *content) {
     return add_message(list, role, content);
 }
 
-static bool take_item(json_t *list, const json_t *item, const char *where, lt_api_error *e) {
+static bool take_item(const char *part_gap, json_t *list, const json_t *item, const char *where,
+                      lt_api_error *e) {
     const char *type = str(item, "type"), *role = str(item, "role");
 
     if (is(type, "function_call")) {
@@ -323,7 +328,8 @@ static bool take_item(json_t *list, const json_t *item, const char *where, lt_ap
                         call_of(str(item, "call_id"), str(item, "name"), json_incref(arguments)));
     }
     if (is(type, "function_call_output")) {
-        json_t *output = lt_content_text(json_object_get(item, "output"), where, e);
+        json_t *output = lt_content_text(json_object_get(item, "output"),
+                                         lt_content_gap(part_gap, "tool"), where, e);
         const char *id = str(item, "call_id");
         return output != NULL &&
                json_array_append_new(list,
@@ -334,13 +340,16 @@ static bool take_item(json_t *list, const json_t *item, const char *where, lt_ap
         return add_reasoning(list, item);
     }
     if ((type == NULL || is(type, "message")) && role != NULL) {
-        return add_said(list, role, lt_content_text(json_object_get(item, "content"), where, e));
+        return add_said(list, role,
+                        lt_content_text(json_object_get(item, "content"),
+                                        lt_content_gap(part_gap, role), where, e));
     }
     return lt_api_refuse(e, where, "'%s': an item of type %.40s is not supported here", where,
                          type != NULL ? type : "?");
 }
 
-json_t *lt_convert_responses(const char *instructions, const json_t *items, lt_api_error *e) {
+json_t *lt_convert_responses(const char *part_gap, const char *instructions, const json_t *items,
+                             lt_api_error *e) {
     json_t *list = json_array();
     bool ok = true;
 
@@ -350,7 +359,7 @@ json_t *lt_convert_responses(const char *instructions, const json_t *items, lt_a
     for (size_t i = 0; ok && i < json_array_size(items); i++) {
         char where[48];
         snprintf(where, sizeof where, "input[%zu]", i);
-        ok = take_item(list, json_array_get(items, i), where, e);
+        ok = take_item(part_gap, list, json_array_get(items, i), where, e);
     }
     if (ok && only_thought(list) != NULL) {
         json_array_remove(list, json_array_size(list) - 1);
