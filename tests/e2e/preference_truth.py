@@ -165,6 +165,9 @@ with tempfile.TemporaryDirectory() as work:
     check("and is not taken for a language model", said(train(f"{work}/no", "dpo", **{"model.init": f"{golden}/reward"}), "model.init", "score head"))
     new = train(f"{work}/new", "reward", **{"model.init": sft, "steps": 3})
     check("a language model gets a head", "" if new.returncode == 0 and "score.weight" in str(whole(f"{work}/new/model/model.safetensors")[:9000]) else new.stderr[-300:])
+    kept = [train(f"{work}/kept-{base}", "reward", **{"model.init": sft, "steps": 3, "lora.rank": 2, "lora.base": base}) for base in ("dtype", "as_stored")]
+    check("also beside weights that stay as they are stored, whose BF16 numbers give the same losses", [x.stderr[-300:] for x in kept if x.returncode != 0]
+          or [x["loss"] for x in lines(f"{work}/kept-dtype", "train")] != [x["loss"] for x in lines(f"{work}/kept-as_stored", "train")])
 
     # The process reward model.
     config = json.load(open(f"{work}/prm-separator/model/config.json"))

@@ -191,6 +191,13 @@ lt_err lt_weight_source_open(lt_source *out, lt_model_spec *spec, const char *pa
     return LT_OK;
 }
 
+void lt_weight_source_add_scores(lt_source *s, lt_model_spec *spec, const lt_model_options *o) {
+    if (o != NULL && o->n_scores > 0 && spec->n_scores == 0) {
+        lt_model_spec_add_scores(spec, o->n_scores, o->token_scores);
+        s->new_scores = true;
+    }
+}
+
 void lt_weight_source_close(lt_source *s) {
     for (size_t i = 0; i < s->n_shards; i++) {
         lt_safetensors_close(&s->shards[i]);

@@ -49,6 +49,8 @@ typedef struct lt_source {
 /* Open a source and fill the spec from its metadata. Free with lt_weight_source_close. */
 LT_MUST_USE lt_err lt_weight_source_open(lt_source *out, lt_model_spec *spec, const char *path);
 void lt_weight_source_close(lt_source *s);
+/* If the options (NULL: none) ask for a score head and the source has none, the spec gets one. */
+void lt_weight_source_add_scores(lt_source *s, lt_model_spec *spec, const lt_model_options *o);
 /* Bytes of the tensors in the mapped files, which become resident when all are read. */
 size_t lt_weight_source_bytes(const lt_source *s);
 

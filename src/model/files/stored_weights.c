@@ -444,6 +444,7 @@ lt_err lt_stored_weights_find(lt_stored_found *f, const char *path, const lt_mod
     lt_model_spec read;
     *f = (lt_stored_found){.m = NULL};
     LT_TRY(lt_weight_source_open(&f->source, &read, path));
+    lt_weight_source_add_scores(&f->source, &read, o);
     LT_TRY(lt_model_begin(&f->m, spec != NULL ? spec : &read, o));
     f->m->options.dtype = on_device ? LT_BF16 : LT_F32;
     f->origins = calloc((size_t)f->m->table.n_params, sizeof *f->origins);

@@ -562,10 +562,7 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
 
     LT_ASSERT(out != NULL && path != NULL);
     LT_TRY(lt_weight_source_open(&source, &spec, path));
-    if (options != NULL && options->n_scores > 0 && spec.n_scores == 0) {
-        lt_model_spec_add_scores(&spec, options->n_scores, options->token_scores);
-        source.new_scores = true;
-    }
+    lt_weight_source_add_scores(&source, &spec, options);
     LT_TRY_DONE(lt_model_begin(&m, &spec, options));
     start_s = lt_clock_s();
     if (source.gguf != NULL) {

@@ -192,10 +192,13 @@ typedef struct {
 } state_memory;
 
 /* Bytes of a pass's part of the model beside adapters; t: its table. */
-static lt_err measure_base(size_t *out, const lt_recipe *r, const lt_param_table *t,
-                           lt_model_options o, const lt_pass_options *pass) {
+static lt_err measure_base(size_t *out, const lt_recipe *r, const lt_model_spec *spec,
+                           const lt_param_table *t, lt_model_options o,
+                           const lt_pass_options *pass) {
     lt_adapters_base(&o, r);
     o.partition = pass->partition;
+    o.n_scores = spec->n_scores;
+    o.token_scores = spec->token_scores;
     if (o.decoded) {
         return lt_stored_weights_measure(out, r->init, &o, pass->on_device);
     }
@@ -232,7 +235,7 @@ static lt_err measure_adapters(state_memory *out, const lt_recipe *r, const lt_m
     size_t base_bytes;
     LT_TRY(divided && shards->frozen != NULL
                ? measure_slices(&base_bytes, r, spec, shards->frozen, trained)
-               : measure_base(&base_bytes, r, t, trained, pass));
+               : measure_base(&base_bytes, r, spec, t, trained, pass));
     if (divided) {
         lt_zero_measure(&zero, shards, dtype);
     }
