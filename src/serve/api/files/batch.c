@@ -454,6 +454,7 @@ lt_batch *lt_batch_create(lt_batches *b, const lt_batch *asked, lt_api_error *e)
     t->metadata = json_incref(asked->metadata);
     lt_server_make_id(b->server, "batch_", t->id);
     lt_batch_come_to(t, LT_BATCH_VALIDATING);
+    t->expires = t->times[LT_BATCH_VALIDATING] + t->window_s;
     t->order_us = (int64_t)(lt_clock_unix_s() * 1e6);
     err = lt_batch_work_open(t);
     err = err == LT_OK ? lt_batch_save(t) : err;

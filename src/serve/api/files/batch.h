@@ -65,7 +65,7 @@ struct lt_batch {
     int64_t output_s; /* Its results expire this long after they are made; 0: never. */
     lt_batch_state state;
     int64_t times[LT_BATCH_STATES]; /* Unix time in seconds of each state; 0: not reached. */
-    int64_t expires;
+    int64_t window_s, expires;      /* window_s: the time from creation to expiry; of a new batch */
     int64_t total, completed, failed; /* Numbers of lines. */
     bool has_output, has_errors;      /* Whether there are files of results. */
     char why[300];                    /* Reason for FAILED. */
@@ -81,7 +81,7 @@ void lt_batches_begin(lt_batches *b); /* The model is loaded. Accepts NULL. */
 void lt_batches_stop(lt_batches *b);
 void lt_batches_close(lt_batches *b); /* It must have been stopped. Accepts NULL. */
 
-/* Begin a batch. *asked has endpoint, input, window, metadata, output_s, expires and owner.
+/* Begin a batch. *asked has endpoint, input, window, window_s, metadata, output_s and owner.
  * NULL: *e says why. */
 lt_batch *lt_batch_create(lt_batches *b, const lt_batch *asked, lt_api_error *e);
 lt_batch *lt_batch_find(const lt_batches *b, const char *id, const char *owner);

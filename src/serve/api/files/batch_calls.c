@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "serve/api/files/batch.h"
 #include "serve/api/files/batch_line.h"
@@ -78,7 +77,7 @@ static bool read_batch(const lt_server *s, const lt_api_params *a, lt_batch *t, 
     memcpy(t->input, a->input_file, strlen(a->input_file) + 1);
     memcpy(t->window, a->completion_window, strlen(a->completion_window) + 1);
     t->metadata = (json_t *)(uintptr_t)a->metadata;
-    t->expires = (int64_t)lt_clock_unix_s() + window;
+    t->window_s = window;
     return read_output_expires(a->output_expires, &t->output_s, e);
 }
 
