@@ -2,6 +2,7 @@
  * llama-server's rule; the place of each token in the text, by OpenAI's; a full queue, and what
  * begins only when it may. Each character is a token (served.h), so that all of it is counted by
  * hand. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -199,6 +200,65 @@ static double metric(const char *name) {
     return strtod(strchr(at + 1, ' ') + 1, NULL);
 }
 
+/* The histograms of vLLM and the sums of llama-server, from the numbers of two requests: of 3 tokens
+ * and a prompt of 2, and twice 5 and a prompt of 4. */
+static void times_and_numbers(void **state) {
+    static const struct {
+        const char *name;
+        double added; /* NAN: any; not read if the row names others, whose sum it is. */
+        const char *equal, *other;
+    } rows[] = {
+        {"\nvllm:request_prompt_tokens_sum{", 6, NULL, NULL},
+        {"\nvllm:request_prompt_tokens_count{", 2, NULL, NULL},
+        {"\nvllm:request_generation_tokens_sum{", 13, NULL, NULL},
+        {"\nvllm:request_max_num_generation_tokens_sum{", 8, NULL, NULL},
+        {"\nvllm:request_params_n_sum{", 3, NULL, NULL},
+        {"\nvllm:request_params_max_tokens_sum{", 8, NULL, NULL},
+        {"\nvllm:e2e_request_latency_seconds_count{", 2, NULL, NULL},
+        {"\nvllm:request_time_per_output_token_seconds_count{", 1, NULL, NULL},
+        {"\nvllm:inter_token_latency_seconds_count{", 2, NULL, NULL},
+        {"\nvllm:request_inference_time_seconds_sum{", -1,
+         "\nvllm:request_prefill_time_seconds_sum{", "\nvllm:request_decode_time_seconds_sum{"},
+        {"\nllamacpp:prompt_seconds_total", -1, "\nvllm:request_prefill_time_seconds_sum{", NULL},
+        {"\nllamacpp:tokens_predicted_seconds_total", -1, "\nvllm:request_decode_time_seconds_sum{",
+         NULL},
+        {"\nllamacpp:prompt_tokens_total", 6, NULL, NULL},
+        {"\nllamacpp:tokens_predicted_total", 13, NULL, NULL},
+        {"\nvllm:inter_token_latency_seconds_sum{", NAN, NULL, NULL},
+        {"\nvllm:request_time_per_output_token_seconds_sum{", NAN, NULL, NULL},
+    };
+    enum { N = sizeof rows / sizeof *rows };
+    double before[3][sizeof rows / sizeof *rows];
+    (void)state;
+    for (int after = 0; after < 2; after++) {
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            const double is = metric(rows[i].name) - (after ? before[0][i] : 0);
+            const double x = rows[i].equal != NULL
+                                 ? metric(rows[i].equal) - (after ? before[1][i] : 0)
+                                 : 0;
+            const double y = rows[i].other != NULL
+                                 ? metric(rows[i].other) - (after ? before[2][i] : 0)
+                                 : 0;
+            const double want = rows[i].equal != NULL ? x + y : rows[i].added;
+            if (after && !isnan(want) && !(fabs(is - want) < 1e-6 && is > 0)) {
+                fail_msg("%s: %.9g more, not %.9g", rows[i].name + 1, is, want);
+            }
+            before[0][i] = is;
+            before[1][i] = x;
+            before[2][i] = y;
+        }
+        if (!after) {
+            json_decref(ask(&plain, "/v1/completions",
+                            json_pack("{s:s, s:i, s:{s:i}, s:b}", "prompt", "ab", "max_tokens", 3,
+                                      "logit_bias", "33", 100, "ignore_eos", 1)));
+            json_decref(
+                ask(&plain, "/v1/completions",
+                    json_pack("{s:s, s:i, s:i, s:{s:i}, s:b}", "prompt", "abcd", "max_tokens", 5,
+                              "n", 2, "logit_bias", "33", 100, "ignore_eos", 1)));
+        }
+    }
+}
+
 /* Two run and two wait, or three while the text of one is computed again after a shift. So at least
  * three of eight are refused, and counted. */
 static void a_full_queue(void **state) {
@@ -242,9 +302,10 @@ static void a_full_queue(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_are_cut),  cmocka_unit_test(answers_are_marked),
-        cmocka_unit_test(places_of_tokens), cmocka_unit_test(special_tokens_have_no_text),
-        cmocka_unit_test(a_full_queue),     cmocka_unit_test(salts_are_not_empty),
+        cmocka_unit_test(prompts_are_cut),     cmocka_unit_test(answers_are_marked),
+        cmocka_unit_test(places_of_tokens),    cmocka_unit_test(special_tokens_have_no_text),
+        cmocka_unit_test(a_full_queue),        cmocka_unit_test(times_and_numbers),
+        cmocka_unit_test(salts_are_not_empty),
     };
     return cmocka_run_group_tests(tests, start, end);
 }
