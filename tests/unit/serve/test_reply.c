@@ -200,8 +200,8 @@ static double metric(const char *name) {
     return strtod(strchr(at + 1, ' ') + 1, NULL);
 }
 
-/* The histograms of vLLM and the sums of llama-server, from the numbers of two requests: of 3 tokens
- * and a prompt of 2, and twice 5 and a prompt of 4. */
+/* The histograms of vLLM and the sums of llama-server, from the numbers of two requests: 3 tokens
+ * after a prompt of 2, and twice 5 after a prompt of 4. */
 static void times_and_numbers(void **state) {
     static const struct {
         const char *name;
