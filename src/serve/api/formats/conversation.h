@@ -48,7 +48,8 @@ void lt_conversation_steer(json_t *messages, const char *verbosity);
 /* A new reference to the text of a message's content: a string, or the parts, if all are text, with
  * gap between two of them. NULL: *e. */
 json_t *lt_content_text(const json_t *content, const char *gap, const char *where, lt_api_error *e);
-/* The gap for a message, lt_server's part_gap: none for the assistant, whose parts are pieces of what a model wrote. */
+/* The gap for a message: lt_server's part_gap, but none for the assistant, whose parts are pieces
+ * of what a model wrote. */
 const char *lt_content_gap(const char *part_gap, const char *role);
 
 #endif
