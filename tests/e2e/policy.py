@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -134,5 +135,24 @@ for what, trace, more, says in (("an unknown tenant", TRACE.replace("low,", "lo,
                                 ("no jobs", "tenant,arrival_s,gpus,run_s\n", (), ("no jobs",)), ("no header", "high,1,2,3\n", (), ("tenant (or vc)",))):
     r = simulate(trace, *more)
     check(f"{what} is refused", r.returncode in (1, 2) and all(s in r.stderr for s in says), (r.returncode, r.stderr))
+
+# The command for a timer, as docs/platform/tenants.md prints it: a node of two partitions counts once, and no answer of Slurm changes nothing.
+with open("docs/platform/tenants.md") as f:
+    command = f.read().split("A timer can run this:")[1].split("(8 is")[0].replace("lateen ", f"{lateen} ", 1)
+with open(f"{scratch}/policy.yaml", "w") as f:
+    f.write(GOOD)
+os.makedirs(f"{scratch}/bin")
+for lines, status, quotas in (("n1 n1 n2 n3 n4", 0, {"physics": 8, "chemistry": 8}), ("n1 n1", 0, {"physics": 4, "chemistry": 4}), ("", 1, None), ("", 0, {"physics": 0, "chemistry": 0})):
+    for name, text in (("sinfo", f"printf '%s\\n' {lines}\nexit {status}"), ("sacctmgr", "exit 0")):
+        with open(f"{scratch}/bin/{name}", "w") as f:
+            f.write(f"#!/bin/sh\n{text}\n")
+        os.chmod(f"{scratch}/bin/{name}", 0o755)
+    shutil.rmtree(f"{scratch}/policy", ignore_errors=True)
+    r = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=scratch, env={**os.environ, "PATH": f"{scratch}/bin:{os.environ['PATH']}"})
+    got = None
+    if os.path.exists(f"{scratch}/policy/accounts.sh"):
+        written = open(f"{scratch}/policy/accounts.sh").read()
+        got = {t: int(n) for t, n in re.findall(r"^qos '(physics|chemistry)' .*gres/gpu=(\d+)", written, re.M)}
+    check(f"the timer's command with nodes '{lines}' and status {status}", got == quotas and (r.returncode == 0) == (status == 0), (got, r.stderr))
 shutil.rmtree(scratch)
 sys.exit(tap.end())
