@@ -191,6 +191,59 @@ static void modes_exclude_each_other(void **state) {
     }
 }
 
+/* ---- tokenize FILE --out SHARD ---- */
+
+/* The command prints these lines first, and the shard's ids are these, in 16 bits each. */
+static void makes(const char *text, const char *want, const uint16_t *ids, size_t n) {
+    char path[LT_PATH_BYTES], *data = NULL;
+    size_t bytes = 0;
+    ran r = run_verb(lt_verb_tokenize, words(text));
+    if (r.status != LT_EXIT_DONE || strncmp(r.out, words(want), strlen(words(want))) != 0) {
+        fail_msg("%s: status %d, '%s' and not '%s': %s", text, r.status, r.out, want, r.err);
+    }
+    ran_close(&r);
+    assert_int_equal(lt_path_join(path, folder, "shard.bin"), LT_OK);
+    assert_int_equal(lt_file_read(&data, &bytes, path, 4096), LT_OK);
+    assert_int_equal(bytes, 2 * n);
+    assert_memory_equal(data, ids, bytes);
+    free(data);
+}
+
+static void files_become_shards(void **state) {
+    static const uint16_t plain[] = {2, 0, 2}, marked[] = {2, 7, 0, 2, 7},
+                          twice[] = {2, 0, 2, 2, 0, 2}, masked[] = {0, 2, 1},
+                          begun[] = {7, 2, 7, 0, 2};
+    (void)state;
+    put("x.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"\"}\n{\"text\": \"aab\"}\n");
+    put("y.jsonl", "{\"ask\": \"a\", \"text\": \"abb\"}\n");
+    makes(TOKENIZE "@/x.jsonl --out @/shard --threads 1",
+          "documents    2 (1 empty ones left out)\ntokens       3\nbytes/token  1.667\ntime ",
+          plain, 3);
+    makes(TOKENIZE "@/x.jsonl --out @/shard --threads 1",
+          "@/shard: already complete\ndocuments    2 (1 empty ones left out)\ntokens       3\n"
+          "bytes/token  1.667\nwritten      @/shard.bin  @/shard.idx  @/shard.json\n",
+          plain, 3);
+    makes(TOKENIZE "@/x.jsonl --out @/shard --threads 1 --overwrite --eod <s>",
+          "documents    2 (1 empty ones left out)\ntokens       5\nbytes/token  1.000\n", marked,
+          5);
+    makes(TOKENIZE "@/x.jsonl @/x.jsonl --out @/shard --threads 2 --overwrite",
+          "documents    4 (2 empty ones left out)\ntokens       6\nbytes/token  1.667\n", twice, 6);
+    makes(TOKENIZE "@/y.jsonl --out @/shard --overwrite --prompt-field ask",
+          "documents    1\ntokens       3\nbytes/token  1.333\nlabels       2 (66.7 % of the "
+          "tokens)\n",
+          masked, 3);
+    refuses(lt_verb_tokenize, TOKENIZE "@/x.jsonl --out @/shard --overwrite --eod <x>", "",
+            LT_EXIT_USAGE, "", "--eod: the tokenizer has no token '<x>'");
+    refuses(lt_verb_tokenize, TOKENIZE "@/x.jsonl --out @/shard --overwrite --append-eod", "",
+            LT_EXIT_USAGE, "", "--append-eod: the tokenizer names no end token");
+    makes(TOKENIZE "@/x.jsonl --out @/shard --overwrite --prepend-bos",
+          "documents    2 (1 empty ones left out)\ntokens       5\n", begun, 5);
+    refuses(lt_verb_tokenize, TOKENIZE "@/x.jsonl --out @", "", LT_EXIT_USAGE, "",
+            words("--out @ is a folder; name the shard in it, for example @/shard"));
+    refuses(lt_verb_tokenize, TOKENIZE "@/x.jsonl --out @/new/", "", LT_EXIT_USAGE, "",
+            "/new/shard");
+}
+
 /* ---- tokenizer train ---- */
 
 /* In the words "ab", " ab" and " ab" the pair (a, b) occurs three times, then (space, ab) twice;
@@ -371,6 +424,7 @@ int main(void) {
                                        cmocka_unit_test(merges_are_counted),
                                        cmocka_unit_test(answers_are_counted),
                                        cmocka_unit_test(verdicts_are_written),
+                                       cmocka_unit_test(files_become_shards),
                                        cmocka_unit_test(problems_are_made_in_ranges)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
