@@ -213,6 +213,7 @@ static void files_become_shards(void **state) {
     static const uint16_t plain[] = {2, 0, 2}, marked[] = {2, 7, 0, 2, 7},
                           twice[] = {2, 0, 2, 2, 0, 2}, masked[] = {0, 2, 1},
                           begun[] = {7, 2, 7, 0, 2};
+    char why[400];
     (void)state;
     put("x.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"\"}\n{\"text\": \"aab\"}\n");
     put("y.jsonl", "{\"ask\": \"a\", \"text\": \"abb\"}\n");
@@ -238,8 +239,9 @@ static void files_become_shards(void **state) {
             LT_EXIT_USAGE, "", "--append-eod: the tokenizer names no end token");
     makes(TOKENIZE "@/x.jsonl --out @/shard --overwrite --prepend-bos",
           "documents    2 (1 empty ones left out)\ntokens       5\n", begun, 5);
-    refuses(lt_verb_tokenize, TOKENIZE "@/x.jsonl --out @", "", LT_EXIT_USAGE, "",
-            words("--out @ is a folder; name the shard in it, for example @/shard"));
+    snprintf(why, sizeof why, "--out %s is a folder; name the shard in it, for example %s/shard",
+             folder, folder);
+    refuses(lt_verb_tokenize, TOKENIZE "@/x.jsonl --out @", "", LT_EXIT_USAGE, "", why);
     refuses(lt_verb_tokenize, TOKENIZE "@/x.jsonl --out @/new/", "", LT_EXIT_USAGE, "",
             "/new/shard");
 }
