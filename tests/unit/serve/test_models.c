@@ -150,9 +150,18 @@ static void loading_and_unloading(void **state) {
     says("all", "/v1/completions", "{'model': 'three', " ASK "}", 200, "{'model': 'three'}");
     assert_int_equal(
         served_send(&s, "GET", "/metrics", "Authorization: Bearer all\r\n", "", 0, answer), 200);
-    assert_non_null(strstr(answer, "lateen_model_loads_total{model_name=\"three\"} 2\n"));
-    assert_non_null(strstr(answer, "lateen_model_unloads_total{model_name=\"three\"} 1\n"));
-    assert_non_null(strstr(answer, "lateen_model_loaded{model_name=\"broken\"} 0\n"));
+    static const char *const lines[] = {"loads_total{model_name=\"three\",engine=\"0\"} 2\n",
+                                        "unloads_total{model_name=\"three\",engine=\"0\"} 1\n",
+                                        "unloads_total{model_name=\"one\",engine=\"0\"} 0\n",
+                                        "loaded{model_name=\"three\",engine=\"0\"} 1\n",
+                                        "loaded{model_name=\"broken\",engine=\"0\"} 0\n"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        char line[100];
+        snprintf(line, sizeof line, "\nlateen_model_%s", lines[i]);
+        if (strstr(answer, line) == NULL) {
+            fail_msg("no %s", line);
+        }
+    }
 }
 
 static void it_cannot_be_loaded(void **state) {
