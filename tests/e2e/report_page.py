@@ -18,6 +18,7 @@ for width in (1200, 390):
     b.go("")
     tap.check(f"report: plots are there at {width}", b.js("document.querySelectorAll('svg polyline').length") >= 5)
     tap.check(f"report: no label is cut at {width}", b.js(CUT) == [], b.js(CUT))
+    tap.check(f"report: labels can be read at {width}", b.js("Math.min(...[...document.querySelectorAll('svg text')].filter(t => t.textContent).map(t => t.getBoundingClientRect().height))") >= 9)
     tap.check(f"report: nothing wider than the screen at {width}", b.wait(f"document.documentElement.scrollWidth <= {width}", 5),
               b.js("[...document.querySelectorAll('*')].filter(e => e.getBoundingClientRect().right > innerWidth).map(e => e.tagName + ' ' + e.id + ' ' + e.textContent.slice(0, 40)).slice(-4)"))
     b.shot(f"report_{width}")
