@@ -25,6 +25,9 @@ typedef struct {
      * multiplied (Keskar et al. 2019). 1: off. */
     double repetition;
     double frequency, presence; /* For output tokens, as OpenAI defines them. 0: off. */
+    /* > 0: all three penalties count the last tokens of prompt and output, at most this many, as
+     * llama-server does. 0: as said above, like vLLM. */
+    int64_t penalty_window;
     /* The draw of output token p of choice c is a pure function of (seed, c, p). `generate` and
      * `chat` have one choice, number 0. */
     uint64_t seed;

@@ -387,6 +387,16 @@ a = post("/completion", {"prompt": "Once", "n_predict": 2, "n_keep": 0, "mirosta
                          "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["\n"], "top_n_sigma": -1, "repeat_last_n": 64,
                          "cache_prompt": True, "id_slot": -1, "image_data": [], "t_max_predict_ms": 0, "n_indent": 0})
 check("completion: all that its clients send switched off", a[0] == 200, a)
+# The texts of llama.cpp (xllamacpp 2026.10.11549) for this model: its penalties count the last 64 tokens of prompt and answer, or repeat_last_n.
+PLAYED = {"prompt": "The dog. The dog. The dog", "n_predict": 12, "temperature": 0}
+for last, want in ((None, "balls and run"), (0, "dog. He liked"), (8, "ball. He liked"), (12, "balls. He had"), (-1, "balls and run")):
+    for penalty in ({"frequency_penalty": 2, "presence_penalty": 2}, {"repeat_penalty": 3}):
+        a = json.loads(post("/completion", {**PLAYED, **penalty, **({} if last is None else {"repeat_last_n": last})})[2])
+        check(f"completion: repeat_last_n {last}, {list(penalty)[0]}", a["content"] == " liked to play with the " + want and
+              a["generation_settings"]["repeat_last_n"] == (64 if last is None else last), a)
+played = {"prompt": PLAYED["prompt"], "max_tokens": 8, "temperature": 0, "frequency_penalty": 2, "presence_penalty": 2}
+texts = [json.loads(post("/v1/completions", {**played, **more})[2])["choices"][0]["text"] for more in ({}, {"repeat_last_n": -1})]
+check("openai: frequency and presence count the answer, with repeat_last_n the prompt as well", texts == [" liked to play with the dog", " liked to play with the ball"], texts)
 a = json.loads(post("/completion", {"prompt": "Once upon a time", "n_predict": 8, "temperature": 0, "n_probs": 3, "return_tokens": True})[2])
 check("completion: shape", a["tokens_predicted"] == 8 and a["stop_type"] == "limit" and len(a["tokens"]) == 8
       and len(a["completion_probabilities"][0]["top_logprobs"]) == 3 and a["timings"]["predicted_n"] == 8, a)

@@ -70,6 +70,7 @@ lt_err lt_sampling_check(const lt_sampling *s, int64_t vocab_size) {
     LT_TRY(check_range("repetition penalty", s->repetition, 1e-3, 1e3));
     LT_TRY(check_range("frequency penalty", s->frequency, -1e3, 1e3));
     LT_TRY(check_range("presence penalty", s->presence, -1e3, 1e3));
+    LT_TRY(check_range("penalty window", (double)s->penalty_window, 0.0, 0x1p62));
     LT_TRY(check_range("DRY multiplier", s->dry_multiplier, 0.0, 1e6));
     LT_TRY(check_range("DRY base", s->dry_base, s->dry_multiplier > 0.0 ? 1.0 : 0.0, 1e3));
     LT_TRY(check_range("DRY allowed length", (double)s->dry_allowed, 0.0, 0x1p31));
@@ -176,17 +177,23 @@ static uint32_t *see(lt_sampler *p, int32_t id, int64_t *n_seen) {
     return &p->count[id];
 }
 
-/* Repetition: each id that was seen, once; frequency and presence: ids of the output. The
- * operations are those of a device, each rounded: the compiler must not contract them. */
+/* Repetition: each id that was seen, once; frequency and presence: ids of the output, or of the
+ * window. The operations are those of a device, each rounded: the compiler must not contract
+ * them. */
 static void penalise(lt_sampler *p, const lt_sampler_args *a) {
     const lt_sampling *how = a->how;
-    int64_t n_seen = 0;
+    const int64_t all = a->n_prompt + a->n_output;
+    int64_t n_seen = 0, counted = a->n_output;
     forget(p);
-    for (int64_t i = 0; i < a->n_prompt && how->repetition != 1.0; i++) {
-        (void)see(p, a->tokens[i], &n_seen);
+    if (how->penalty_window > 0) {
+        counted = how->penalty_window < all ? how->penalty_window : all;
+    } else {
+        for (int64_t i = 0; i < a->n_prompt && how->repetition != 1.0; i++) {
+            (void)see(p, a->tokens[i], &n_seen);
+        }
     }
-    for (int64_t i = 0; i < a->n_output; i++) {
-        *see(p, a->tokens[a->n_prompt + i], &n_seen) += 1;
+    for (int64_t i = all - counted; i < all; i++) {
+        *see(p, a->tokens[i], &n_seen) += 1;
     }
     for (int64_t i = 0; i < n_seen; i++) {
         const int32_t id = p->seen[i];
@@ -449,6 +456,7 @@ void lt_sampler_as_op(const lt_sampler_args *a, double how[LT_CHOOSE_HOW_COUNT])
 bool lt_sampler_suits_op(const lt_sampling *how, int64_t max_tokens) {
     return how->n_bias < LT_PENALTY_BIASES && max_tokens <= LT_PENALTY_COUNT &&
            how->dry_multiplier == 0.0 && how->xtc_probability <= 0.0 &&
+           (how->penalty_window == 0 || !penalises(how)) &&
            how->watermark.scheme == LT_WATERMARK_NONE;
 }
 

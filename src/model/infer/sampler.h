@@ -105,7 +105,7 @@ LT_MUST_USE lt_err lt_sampler_failure(bool nan);
 /* The same as options of the op choose; SLOT, NEW and MASK are left to the caller. */
 void lt_sampler_as_op(const lt_sampler_args *a, double how[LT_CHOOSE_HOW_COUNT]);
 /* Whether the op can serve a request. A penalty state holds a limited number of biases and
- * tokens, and the op has neither DRY nor XTC nor a watermark. */
+ * tokens, and the op has neither a window of penalties nor DRY, XTC or a watermark. */
 bool lt_sampler_suits_op(const lt_sampling *how, int64_t max_tokens);
 /* Whether the choice needs a penalty state (penalties, bias, bans). */
 bool lt_sampler_needs_penalty_state(const lt_sampler_args *a);

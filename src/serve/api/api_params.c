@@ -94,7 +94,7 @@ void lt_api_params_defaults(lt_api_params *a) {
                          .dimensions = -1,
                          .truncate_prompt = -2,
                          .parse_special = true,
-                         .repeat_last_n = -1,
+                         .repeat_last_n = -2,
                          .dry_base = 1.75,
                          .dry_allowed = 2,
                          .dry_last_n = -1,

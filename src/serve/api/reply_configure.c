@@ -454,6 +454,12 @@ static void read_sampling(lt_reply *j) {
     s->repetition = a->repetition;
     s->frequency = a->frequency;
     s->presence = a->presence;
+    if (a->repeat_last_n == 0) {
+        s->repetition = 1;
+        s->frequency = s->presence = 0;
+    } else if (a->repeat_last_n > -2) { /* -1: all tokens. Below: it was not said. */
+        s->penalty_window = a->repeat_last_n > 0 ? a->repeat_last_n : INT64_MAX / 2;
+    }
     s->dry_multiplier = a->dry_multiplier;
     s->dry_base = a->dry_base;
     s->dry_allowed = a->dry_allowed;
@@ -516,11 +522,6 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
     if (max_tokens >= 0 && a->min_tokens > max_tokens) {
         return lt_api_refuse(e, "min_tokens", "min_tokens is %lld, over max_tokens %lld",
                              (long long)a->min_tokens, (long long)max_tokens);
-    }
-    if (a->repeat_last_n >= 0 && (a->repetition != 1 || a->frequency != 0 || a->presence != 0)) {
-        return lt_api_refuse(e, "repeat_last_n",
-                             "'repeat_last_n' is not supported here: penalties "
-                             "look at all tokens (-1)");
     }
     read_sampling(j);
     r->most_drafts = a->speculate ? a->most_drafts : 0;

@@ -139,6 +139,47 @@ static void cut_by_rank_and_weight(void **state) {
     expect("rank and nucleus", eight, 5, &how, (double[]){0, 8 / 14., 2 / 14., 4 / 14., 0});
 }
 
+/* Penalties over a window of prompt and output, as in llama.cpp. Of the tokens 1 1 | 3 2, the last
+ * two are 3 2, and the last three 1 3 2. */
+static void penalties_of_a_window(void **state) {
+    static const int32_t tokens[] = {1, 1, 3, 2};
+    static const float equal[] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+    static const struct {
+        int64_t window;
+        double frequency, presence, shares[5]; /* relative; ln 2 halves. */
+    } rows[] = {{0, 1, 0, {1, 1, 0.5, 0.5, 1}},    {1, 1, 0, {1, 1, 0.5, 1, 1}},
+                {2, 1, 0, {1, 1, 0.5, 0.5, 1}},    {3, 1, 0, {1, 0.5, 0.5, 0.5, 1}},
+                {4, 1, 0, {1, 0.25, 0.5, 0.5, 1}}, {100, 1, 0, {1, 0.25, 0.5, 0.5, 1}},
+                {4, 0, 1, {1, 0.5, 0.5, 0.5, 1}},  {3, 1, 1, {1, 0.25, 0.25, 0.25, 1}},
+                {0, 1, 1, {1, 1, 0.25, 0.25, 1}}};
+    lt_sampler s = {0};
+    (void)state;
+    must(lt_sampler_open(&s, 5), "sampler");
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        lt_sampling how = plain();
+        const lt_sampler_args a = {
+            .how = &how, .tokens = tokens, .n_prompt = 2, .n_output = 2, .forced = -1, .n_top = -1};
+        float p[5];
+        double sum = 0.0;
+        int32_t id;
+        how.penalty_window = rows[r].window;
+        how.frequency = rows[r].frequency * log(2.0);
+        how.presence = rows[r].presence * log(2.0);
+        must(lt_sampler_propose(&s, equal, &a, p, &id), "propose");
+        assert_int_equal(lt_sampler_suits_op(&how, 100), rows[r].window == 0);
+        for (int i = 0; i < 5; i++) {
+            sum += rows[r].shares[i];
+        }
+        for (int i = 0; i < 5; i++) {
+            if (fabs((double)p[i] - rows[r].shares[i] / sum) > 1e-6) {
+                fail_msg("row %zu: token %d has %.4f, not %.4f", r, i, (double)p[i],
+                         rows[r].shares[i] / sum);
+            }
+        }
+    }
+    lt_sampler_close(&s);
+}
+
 static int by_value(const void *a, const void *b) {
     const float x = *(const float *)a, y = *(const float *)b;
     return (x < y) - (x > y);
@@ -346,6 +387,7 @@ static void the_smallest_temperatures_take_the_best(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(penalties_of_a_window),
         cmocka_unit_test(ranges_of_requests),
         cmocka_unit_test(temperatures),
         cmocka_unit_test(top_p_at_its_limits),

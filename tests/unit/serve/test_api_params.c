@@ -263,7 +263,7 @@ static void defaults(void **state) {
                 {"dimensions", (double)a.dimensions, -1},
                 {"truncate_prompt", (double)a.truncate_prompt, -2},
                 {"parse_special", a.parse_special, 1},
-                {"repeat_last_n", (double)a.repeat_last_n, -1},
+                {"repeat_last_n", (double)a.repeat_last_n, -2},
                 {"dry_base", a.dry_base, 1.75},
                 {"dry_allowed", (double)a.dry_allowed, 2},
                 {"dry_last_n", (double)a.dry_last_n, -1},

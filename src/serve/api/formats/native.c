@@ -38,6 +38,7 @@ static void put_sampling(lt_json_out *o, const lt_api_params *a, uint64_t seed, 
     lt_out_key_real(o, "top_p", a->top_p);
     lt_out_key_real(o, "min_p", a->min_p);
     lt_out_key_real(o, "typical_p", a->typical_p);
+    lt_out_key_int(o, "repeat_last_n", a->repeat_last_n);
     lt_out_key_real(o, "repeat_penalty", a->repetition);
     lt_out_key_real(o, "presence_penalty", a->presence);
     lt_out_key_real(o, "frequency_penalty", a->frequency);
@@ -318,6 +319,7 @@ static void native_defaults(const lt_server *s, lt_api_params *a) {
     a->top_k = 40;
     a->top_p = 0.95;
     a->min_p = 0.05;
+    a->repeat_last_n = 64;
     a->add_special = true;
     lt_server_preset(s, a);
 }

@@ -479,6 +479,7 @@ static bool read_ask(lt_api_params *a, lt_call *call, bool chat, lt_api_error *e
     a->temperature = 0.8; /* Ollama's own default, */
     a->top_k = 40;
     a->top_p = 0.9;
+    a->repeat_last_n = 64;
     lt_server_preset(s, a); /* overridden by the model's and the operator's. */
     a->stream = a->truncate = true;
     a->logprobs = NULL;
