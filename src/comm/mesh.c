@@ -68,7 +68,7 @@ lt_err lt_mesh_check(const lt_mesh_shape *s, int n_ranks) {
     const int64_t rest = (int64_t)s->pp * s->cp * s->tp, all = rest * s->dp;
     if (all != n_ranks) {
         const int64_t dp = n_ranks / rest;
-        char fits[96], are[32];
+        char fits[96], are[32], ep[48] = "";
         (void)snprintf(are, sizeof are, n_ranks == 1 ? "is %d rank" : "are %d ranks", n_ranks);
         if (dp >= 1) {
             (void)snprintf(fits, sizeof fits, "dp=%lld makes %lld", (long long)dp,
@@ -76,8 +76,11 @@ lt_err lt_mesh_check(const lt_mesh_shape *s, int n_ranks) {
         } else {
             (void)snprintf(fits, sizeof fits, "pp, cp and tp alone need %lld", (long long)rest);
         }
-        LT_FAIL(LT_ERR_ARG, "mesh pp=%d,dp=%d,cp=%d,tp=%d has %lld places, and there %s; %s", s->pp,
-                s->dp, s->cp, s->tp, (long long)all, are, fits);
+        if (s->ep > 1) {
+            (void)snprintf(ep, sizeof ep, " (ep=%d divides dp * cp and adds none)", s->ep);
+        }
+        LT_FAIL(LT_ERR_ARG, "mesh pp=%d,dp=%d,cp=%d,tp=%d has %lld place%s%s, and there %s; %s",
+                s->pp, s->dp, s->cp, s->tp, (long long)all, all == 1 ? "" : "s", ep, are, fits);
     }
     if (s->dp * s->cp % s->ep != 0) {
         LT_FAIL(LT_ERR_ARG, "mesh: ep=%d does not divide dp * cp = %d * %d; ep=%lld does", s->ep,

@@ -582,6 +582,10 @@ static lt_err divide_rows(lt_training *t) {
 
 static lt_err check_trace(const lt_training *t) {
     const int64_t step = t->recipe.trace_step;
+    if (step > 0 && t->state.step >= t->recipe.steps) {
+        LT_FAIL(LT_ERR_ARG, "trace_step = %lld: all %lld steps of this run are done",
+                (long long)step, (long long)t->recipe.steps);
+    }
     if (step > 0 && (step <= t->state.step || step > t->recipe.steps)) {
         LT_FAIL(LT_ERR_ARG, "trace_step = %lld: this run does steps %lld to %lld", (long long)step,
                 (long long)t->state.step + 1, (long long)t->recipe.steps);

@@ -157,6 +157,8 @@ def main(lateen):
         wrong = wrong_format(trace, 1) or wrong_layers(trace, 1, 2, 4)
         tap.check("the recipe of the run does not ask for the trace again", "trace_step: 0" in open(f"{out}/recipe.yaml").read())
         tap.check("the trace of one rank", done.returncode == 0 and not wrong, wrong or done.stderr[-300:])
+        done, _ = train("one", 1, trace_step=2)
+        tap.check("nor is one of a run that has ended", done.returncode != 0 and "trace_step = 2: all 4 steps of this run are done" in done.stderr, done.stderr[-300:])
         done, _ = train("late", 1, trace_step=5)
         tap.check("a step that the run does not do is refused", done.returncode != 0 and "trace_step = 5: this run does steps 1 to 4" in done.stderr, done.stderr[-300:])
 

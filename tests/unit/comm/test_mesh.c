@@ -55,6 +55,9 @@ static void impossible_meshes(void **state) {
     assert_non_null(strstr(lt_error_message(), "ep=4 does not divide dp * cp = 2 * 3; ep=3 does"));
     assert_int_equal(lt_mesh_check(&(lt_mesh_shape){1, 2, 1, 1, 1}, 1), LT_ERR_ARG);
     assert_non_null(strstr(lt_error_message(), "2 places, and there is 1 rank; dp=1 makes 1"));
+    assert_int_equal(lt_mesh_check(&(lt_mesh_shape){1, 1, 1, 1, 2}, 2), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "has 1 place (ep=2 divides dp * cp and adds none), "
+                                               "and there are 2 ranks; dp=2 makes 2"));
 }
 
 /* The nearest divisor, the smaller of two. */
