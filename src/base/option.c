@@ -27,13 +27,22 @@ static bool same_name(const char *a, const char *b) {
     return *a == *b;
 }
 
-const lt_option *lt_option_find(const lt_option_table *t, const char *name) {
+static const lt_option *find_row(const lt_option_table *t, const char *name) {
     for (size_t i = 0; i < t->n_rows; i++) {
         if (same_name(t->rows[i].name, name)) {
             return &t->rows[i];
         }
     }
     return NULL;
+}
+
+const lt_option *lt_option_find(const lt_option_table *t, const char *name) {
+    for (size_t i = 0; i < t->n_shorts; i++) {
+        if (same_name(t->shorts[i].name, name)) {
+            return find_row(t, t->shorts[i].of);
+        }
+    }
+    return find_row(t, name);
 }
 
 /* Insertions, deletions, substitutions and swaps of neighbours that turn a into b (optimal string
@@ -565,5 +574,8 @@ void lt_options_help(const lt_option_table *t, FILE *to) {
             fprintf(to, " (default %s)", row->fallback);
         }
         fputc('\n', to);
+    }
+    for (size_t i = 0; i < t->n_shorts; i++) {
+        fprintf(to, "  --%-28s short for --%s\n", t->shorts[i].name, t->shorts[i].of);
     }
 }

@@ -61,10 +61,17 @@ typedef struct {
     unsigned flags; /* lt_option_flag */
 } lt_option;
 
+/* A second, shorter name of an option. */
+typedef struct {
+    const char *name, *of;
+} lt_option_short;
+
 typedef struct {
     const char *title; /* For messages: "recipe", "generate". */
     const lt_option *rows;
     size_t n_rows;
+    const lt_option_short *shorts; /* NULL: none. */
+    size_t n_shorts;
 } lt_option_table;
 
 #define LT_OPTION_CTYPE_BOOL(field) bool field;
@@ -85,7 +92,12 @@ typedef struct {
      .unit = unit_,                                                                                \
      .help = __VA_ARGS__}, /* help, or help and flags */
 #define LT_OPTION_TABLE(title_, rows_)                                                             \
-    { title_, rows_, sizeof(rows_) / sizeof((rows_)[0]) }
+    { .title = title_, .rows = rows_, .n_rows = sizeof(rows_) / sizeof((rows_)[0]) }
+#define LT_OPTION_TABLE_SHORT(title_, rows_, shorts_)                                              \
+    {                                                                                              \
+        .title = title_, .rows = rows_, .n_rows = sizeof(rows_) / sizeof((rows_)[0]),              \
+        .shorts = shorts_, .n_shorts = sizeof(shorts_) / sizeof((shorts_)[0])                      \
+    }
 
 /* Fill *obj with the defaults. A default that does not parse is a bug and asserts. */
 void lt_options_default(const lt_option_table *t, void *obj);
@@ -119,8 +131,8 @@ void lt_options_dump_yaml(const lt_option_table *t, const void *obj, FILE *to);
 /* One value as text, in the shortest form that reads back equal. */
 void lt_option_text(const lt_option *row, const void *obj, char *out, size_t out_bytes);
 
-/* The row of that name ('_' and '-' are equal), or NULL. The second function fails instead and
- * suggests the nearest name. */
+/* The row of that name or short name ('_' and '-' are equal), or NULL. The second function fails
+ * instead and suggests the nearest name. */
 const lt_option *lt_option_find(const lt_option_table *t, const char *name);
 LT_MUST_USE lt_err lt_option_need(const lt_option **out, const lt_option_table *t, const char *name,
                                   const char *origin);

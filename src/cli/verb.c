@@ -67,7 +67,7 @@ static void default_text(const lt_option *row, char *out, size_t out_bytes) {
     } value;
     lt_option one = *row;
     one.offset = 0;
-    lt_options_default(&(lt_option_table){row->name, &one, 1}, &value);
+    lt_options_default(&(lt_option_table){.title = row->name, .rows = &one, .n_rows = 1}, &value);
     lt_option_text(&one, &value, out, out_bytes);
 }
 

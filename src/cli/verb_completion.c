@@ -7,7 +7,7 @@
 #include "cli/verb.h"
 #include "cli/verbs.h"
 
-const lt_option_table lt_verb_completion_options = {"completion", NULL, 0};
+const lt_option_table lt_verb_completion_options = {.title = "completion"};
 
 static const lt_option_table *options_of(const char *verb) {
     for (size_t i = 0; i < lt_n_verbs; i++) {
@@ -52,6 +52,9 @@ int lt_verb_completion(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "flags") == 0) {
         for (size_t i = 0; t != NULL && i < t->n_rows; i++) {
             printf("--%s\n", t->rows[i].name);
+        }
+        for (size_t i = 0; t != NULL && i < t->n_shorts; i++) {
+            printf("--%s\n", t->shorts[i].name);
         }
         return LT_EXIT_DONE;
     }

@@ -18,7 +18,9 @@
 
 #define LT_OPTION_STRUCT lt_recipe
 static const lt_option rows[] = {LT_RECIPE_OPTIONS(LT_OPTION_ROW)};
-const lt_option_table lt_verb_train_options = LT_OPTION_TABLE("a training recipe", rows);
+static const lt_option_short shorts[] = {LT_RECIPE_SHORTS};
+const lt_option_table lt_verb_train_options = LT_OPTION_TABLE_SHORT("a training recipe", rows,
+                                                                    shorts);
 
 static const char usage[] = "train [RECIPE.yaml] [--KEY VALUE ...]";
 static const char prose[] =

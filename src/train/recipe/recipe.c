@@ -23,7 +23,8 @@
 
 #define LT_OPTION_STRUCT lt_recipe
 static const lt_option rows[] = {LT_RECIPE_OPTIONS(LT_OPTION_ROW)};
-const lt_option_table lt_recipe_table = LT_OPTION_TABLE("a training recipe", rows);
+static const lt_option_short shorts[] = {LT_RECIPE_SHORTS};
+const lt_option_table lt_recipe_table = LT_OPTION_TABLE_SHORT("a training recipe", rows, shorts);
 
 /* Read a number of decimal digits only; strtoull would also accept " -5". */
 static bool read_count(const char **p, uint64_t *out) {

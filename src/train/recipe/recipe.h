@@ -544,6 +544,12 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(BOOL, export_model, "export", "true", 0, 0, "",                                              \
       "write OUT/model, a Hugging Face folder, at the end", LT_RECIPE_MAY_CHANGE)
 
+/* The names that other verbs have for the model and the data. */
+#define LT_RECIPE_SHORTS                                                                           \
+    {"model", "model.init"}, {                                                                     \
+        "data", "data.train"                                                                       \
+    }
+
 typedef struct {
     LT_RECIPE_OPTIONS(LT_OPTION_FIELD)
 } lt_recipe;

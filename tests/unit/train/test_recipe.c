@@ -365,6 +365,22 @@ static void overrides(void **state) {
     assert_int_equal(lt_train("nosuch.yaml", NULL, 0), LT_ERR_NOT_FOUND);
 }
 
+/* `lateen train RECIPE --model X --data FILE` */
+static void short_names(void **state) {
+    static char *words[] = {"train", "--model", "X", "--data=chat.jsonl", "--data.seq", "64"};
+    static lt_recipe r;
+    int n = 0;
+    bool help = false;
+    (void)state;
+    lt_options_default(&lt_recipe_table, &r);
+    must(lt_options_parse(&lt_recipe_table, &r, 6, words, NULL, 0, &n, &help), "flags");
+    assert_string_equal(r.init, "X");
+    assert_string_equal(r.train, "chat.jsonl");
+    assert_int_equal(r.seq, 64);
+    assert_ptr_equal(lt_option_find(&lt_recipe_table, "model"),
+                     lt_option_find(&lt_recipe_table, "model.init"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families),
@@ -379,6 +395,7 @@ int main(void) {
         cmocka_unit_test(shapes),
         cmocka_unit_test(blocks_and_experts),
         cmocka_unit_test(overrides),
+        cmocka_unit_test(short_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
