@@ -57,6 +57,10 @@ a = ask("/completion", {"prompt": "Once upon a time,", "n_predict": 20, "tempera
                         "grammar": 'root ::= " there was a cat"'})[1]
 check("a grammar's spaces may be those of words", a["content"] == " there was a cat" and a["tokens"][:5] == [383, 286, 261, 280, 294], a)
 
+a = ask("/tokenize", {"content": "a cat\n\u00e9", "with_pieces": True})[1]["tokens"]  # The pieces are llama.cpp's.
+check("the pieces of /tokenize are texts, or bytes that are none", [t["piece"] for t in a] == [" a", " c", "at", "\n", "\u00e9"] or
+      [t["piece"] for t in a] == [" a", " c", "at", "\n", [195], [169]], a)
+
 # A stop string counts from token min_tokens on (docs/serve.md).
 free = complete(prompt="Once upon a time", max_tokens=40)[1]
 ids, text = ids_of(free), free["choices"][0]["text"]

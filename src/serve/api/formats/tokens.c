@@ -53,7 +53,7 @@ static bool to_ids(lt_server *s, lt_api_params *a, lt_ids *ids, lt_api_error *e)
 /* {id, piece}: a piece that is not valid UTF-8 becomes a list of bytes. */
 static void put_piece(lt_json_out *o, const lt_server *s, uint32_t id) {
     size_t n = 0;
-    const char *piece = lt_tokenizer_piece(s->tokenizer, id, &n);
+    const char *piece = lt_tokenizer_text(s->tokenizer, id, &n);
     lt_out_open(o, '{');
     lt_out_key_int(o, "id", id);
     lt_out_key(o, "piece");
