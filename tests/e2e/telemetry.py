@@ -240,6 +240,15 @@ check("log.txt holds the same lines", kept and all(x in lines for x in kept if "
 r = subprocess.run([lateen, "train", "--log-json", "--model.vocab", "64", "--out", f"{scratch}/no", "--data.train", "/no\"such\x07\xff".encode("latin-1")], capture_output=True)
 failed = json.loads(r.stderr.decode().splitlines()[-1])
 check("a failure, too, whatever the message holds", failed["level"] == "error" and '/no"such' in failed["message"], r.stderr)
+for where in (["--log-json", "launch"], ["launch", "--log-json"]):
+    r = subprocess.run([lateen, *where, "--ranks", "2", "train", *SMALL, "--steps", "4", "--out", f"{scratch}/both-{where[0]}"], capture_output=True, text=True)
+    try:
+        ranks = {x.get("rank") for x in map(json.loads, r.stderr.splitlines())}
+    except ValueError:
+        ranks = r.stderr[:300]
+    check(f"{' '.join(where)}: every line of its ranks is JSON, too", r.returncode == 0 and 0 in ranks, ranks)
+r = subprocess.run([lateen, "--verbose", "launch", "--ranks", "1", "train", *SMALL, "--data.train", "nowhere", "--out", f"{scratch}/deep"], capture_output=True, text=True)
+check("--verbose launch: a rank says where an error arose", "] " in r.stderr and "  at src/" in r.stderr, r.stderr[-300:])
 r = subprocess.run([lateen, "launch", "--plain", "--ranks", "2", "train", *SMALL, "--steps", "4", "--out", f"{scratch}/two", "--log-json"], capture_output=True, text=True)
 lines = [json.loads(x) for x in r.stderr.splitlines() + r.stdout.splitlines() if x.startswith("{")]
 check("launched ranks report their epoch", r.returncode == 0 and {(x["attempt"], x["epoch"], x["rank"]) for x in lines} == {(0, 1, 0)}, (r.returncode, r.stderr[-500:]))

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "cli/verb.h"
 #include "platform/agent/launch.h"
 
@@ -79,7 +80,8 @@ static bool is_alone(const char *flag) {
                                ? lt_option_find(&lt_verb_launch_options, flag + 2)
                                : NULL;
     return strchr(flag, '=') != NULL || strcmp(flag, "--help") == 0 || strcmp(flag, "-h") == 0 ||
-           strcmp(flag, "--verbose") == 0 || (row != NULL && row->type == LT_OPTION_BOOL);
+           strcmp(flag, "--verbose") == 0 || strcmp(flag, "--log-json") == 0 ||
+           (row != NULL && row->type == LT_OPTION_BOOL);
 }
 
 /* The word with which the ranks' own command begins. */
@@ -170,6 +172,15 @@ static lt_err check_idle(const launch_options *o, bool ranks, bool hosts) {
     return lt_verb_idle(&lt_verb_launch_options, o, uses, sizeof uses / sizeof *uses);
 }
 
+/* Append a flag to the words of the ranks, unless the user has given it to them. */
+static void add_flag(char **words, const char *flag) {
+    int n = 0;
+    while (words[n] != NULL && strcmp(words[n], flag) != 0) {
+        n++;
+    }
+    words[n] = (char *)(uintptr_t)flag;
+}
+
 int lt_verb_launch(int argc, char **argv);
 int lt_verb_launch(int argc, char **argv) {
     const int at = verb_at(argc, argv);
@@ -192,12 +203,19 @@ int lt_verb_launch(int argc, char **argv) {
     if (err != LT_OK) {
         return lt_verb_fail(err);
     }
-    words = calloc((size_t)(argc - at) + 2, sizeof *words);
+    words = calloc((size_t)(argc - at) + 4, sizeof *words);
     if (words == NULL) {
         return lt_verb_fail(lt_error_set(LT_ERR_OOM, "command line"));
     }
     words[0] = (char *)(uintptr_t) "lateen";
     memcpy(words + 1, argv + at, (size_t)(argc - at) * sizeof *words);
+    /* What holds for the launcher's messages holds for those of its ranks. */
+    if (lt_log_is_json()) {
+        add_flag(words, "--log-json");
+    }
+    if (lt_log_shows(LT_LOG_DEBUG)) {
+        add_flag(words, "--verbose");
+    }
     launch = (lt_launch_options){.n_ranks = (int)o.ranks,
                                  .hosts = o.hosts,
                                  .login = o.login,
@@ -215,7 +233,7 @@ int lt_verb_launch(int argc, char **argv) {
                                  .grace_s = o.grace,
                                  .beat_s = o.silent > 0.0 ? o.beat : 0.0,
                                  .silent_s = o.silent,
-                                 .plain = o.plain,
+                                 .plain = o.plain || lt_log_is_json(),
                                  .attempt = attempt()};
     block_signals();
     err = lt_launch(&launch, "/proc/self/exe", words, &status);
