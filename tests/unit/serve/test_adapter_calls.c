@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "serve/api/adapters.h"
+#include "unit/clock.h"
 #include "unit/scratch_folder.h"
 #include "unit/serve/served.h"
 
@@ -167,7 +168,7 @@ static void what_is_told(void **state) {
              "'path': '%s'}]",
              paths[RED], paths[BLUE]);
     served_check(&s, "GET", "/lora-adapters", "", 200, want);
-    const int64_t now = (int64_t)time(NULL);
+    const int64_t now = clock_now();
     snprintf(want, sizeof want,
              "{'data': [{'id': 'letters'}, {'id': 'red', 'object': 'model', 'owned_by': 'lateen', "
              "'root': '%s', 'parent': 'letters', 'max_model_len': 512, 'created': '>0'}, {'id': "

@@ -6,34 +6,16 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "serve/api/files/files.h"
+#include "unit/clock.h"
 #include "unit/serve/files.h"
-
-/* The server's clock. While `hurries`, each reading is a second after the one before, so that times
- * which must agree do so only if they come from one reading. */
-static atomic_bool hurries;
-static atomic_int readings;
-int clock_gettime(clockid_t clock, struct timespec *now) {
-    const long failed = syscall(SYS_clock_gettime, clock, now);
-    if (failed == 0 && clock == CLOCK_REALTIME) {
-        now->tv_sec += hurries ? ++readings : readings;
-    }
-    return (int)failed;
-}
-static int64_t server_time(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return now.tv_sec;
-}
 
 static int start(void **state) {
     if (make_folder(state) != 0) {
@@ -144,10 +126,10 @@ static void every_line_is_answered(void **state) {
                                                    LINE("r2", ",\"temperature\":-3")
                                                        LINE("r3", ",\"colour\":\"red\"");
     (void)state;
-    const int64_t before = server_time();
-    hurries = true;
+    const int64_t before = clock_now();
+    clock_hurries = true;
     json_t *b = begin("one", input, ",\"metadata\":{\"k\":\"v\"}");
-    hurries = false;
+    clock_hurries = false;
     like(b, "{'object': 'batch', 'endpoint': '/v1/completions', 'completion_window': '24h', "
             "'status': 'validating', 'errors': null, 'output_file_id': null, 'error_file_id': "
             "null, 'in_progress_at': null, 'finalizing_at': null, 'completed_at': null, "
@@ -164,7 +146,7 @@ static void every_line_is_answered(void **state) {
                                         "completed_at"};
     for (int i = 1; i < 4; i++) {
         assert_true(number_of(b, times[i]) >= number_of(b, times[i - 1]) &&
-                    number_of(b, times[i]) <= server_time());
+                    number_of(b, times[i]) <= clock_now());
     }
     assert_int_equal(metric("\nlateen_batch_requests_total{result=\"completed\"} "), 2);
     assert_int_equal(metric("\nlateen_batch_requests_total{result=\"failed\"} "), 4);
@@ -554,7 +536,7 @@ static void what_a_folder_may_hold(void **state) {
                  "\"completion_window\":\"24h\",\"status\":\"%s\",\"output_file_id\":null,"
                  "\"created_at\":5,\"completed_at\":%lld,\"expires_at\":9,"
                  "\"request_counts\":{\"total\":3,\"completed\":2,\"failed\":1}}}",
-                 owner, i, rows[i].id, rows[i].status, (long long)(time(NULL) - rows[i].before_s));
+                 owner, i, rows[i].id, rows[i].status, (long long)(clock_now() - rows[i].before_s));
         put_on_disk("batches", name, text);
     }
     served_start_with(&s, "chatml", false, with_keys);

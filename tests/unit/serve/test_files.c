@@ -7,12 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "serve/api/files/files.h"
+#include "unit/clock.h"
 #include "unit/serve/files.h"
 
 static int start(void **state) {
@@ -34,7 +34,7 @@ static void an_upload_is_described(void **state) {
     static const char data[] = "a\r\nb\0c\n--edge"; /* Bytes of any value, and a false edge. */
     char id[64], path[128];
     (void)state;
-    const int64_t before = (int64_t)time(NULL);
+    const int64_t before = clock_now();
     assert_int_equal(post_form("one", "/v1/files",
                                (form_part[]){{"purpose", NULL, "fine-tune", 0},
                                              {"file", "a b.jsonl", data, sizeof data - 1}},
@@ -45,8 +45,7 @@ static void an_upload_is_described(void **state) {
                                       "'purpose': 'fine-tune', 'status': 'processed', "
                                       "'status_details': null, 'expires_at': null, '#': 9}");
     assert_true(served_like(want, f));
-    assert_true(number_of(f, "created_at") >= before &&
-                number_of(f, "created_at") <= (int64_t)time(NULL));
+    assert_true(number_of(f, "created_at") >= before && number_of(f, "created_at") <= clock_now());
     snprintf(id, sizeof id, "%s", text_of(f, "id"));
     assert_int_equal(strncmp(id, "file-", 5), 0);
     snprintf(path, sizeof path, "/v1/files/%s", id);
@@ -209,7 +208,7 @@ static lt_files *open_files(int64_t max_files, int64_t max_bytes) {
 
 static bool put(lt_files *f, const char *id, const char *owner, const char *text, int64_t expires,
                 lt_api_error *e) {
-    lt_file_entry entry = {.purpose = "batch", .created = (int64_t)time(NULL), .expires = expires};
+    lt_file_entry entry = {.purpose = "batch", .created = clock_now(), .expires = expires};
     snprintf(entry.id, sizeof entry.id, "%s", id);
     snprintf(entry.owner, sizeof entry.owner, "%s", owner);
     snprintf(entry.name, sizeof entry.name, "name of %s", id);
@@ -272,10 +271,10 @@ static void what_is_held_stays(void **state) {
     lt_files *f = open_files(10, 1000);
     lt_api_error e = {0};
     lt_file_entry got;
-    const int64_t soon = (int64_t)time(NULL) + 1;
+    const int64_t soon = clock_now() + 100;
     size_t n = 0;
     (void)state;
-    assert_true(put(f, "file-old", "", "x", soon - 1, &e));
+    assert_true(put(f, "file-old", "", "x", soon - 100, &e));
     assert_false(has(f, "file-old", "")); /* Its time is over already. */
     assert_false(is_on_disk("own/files", "file-old"));
     assert_false(is_on_disk("own/files", "file-old.json"));
@@ -286,9 +285,7 @@ static void what_is_held_stays(void **state) {
     assert_false(lt_files_get(f, "file-held", "other", true, &got)); /* And does not hold it. */
     assert_false(lt_files_delete(f, "file-held", "", &e));
     assert_non_null(strstr(e.message, "file-held is the input of a batch or a job"));
-    while ((int64_t)time(NULL) < soon) {
-        usleep(5000);
-    }
+    clock_ahead_s += 100;
     assert_true(has(f, "file-held", ""));
     lt_files_release(f, "file-held");
     assert_true(has(f, "file-held", ""));
