@@ -76,12 +76,13 @@ static lt_err put_pieces(const lt_scored *v, lt_tokenizer *t) {
             }
             t->bpe.fallback_id[byte] = t->unigram.fallback_id[byte] = id;
         }
-        if (type == LT_SCORED_CONTROL || (type == LT_SCORED_USER && cuts_at_user(t))) {
-            LT_TRY(lt_tokenizer_add(t,
-                                    (lt_added){.id = id,
-                                               .special = type == LT_SCORED_CONTROL,
-                                               .normalized = type == LT_SCORED_USER},
-                                    s, v->bytes[id]));
+        /* A GGUF: llama.cpp knows "<unk>" in a text. SentencePiece does not. */
+        const bool named = type == LT_SCORED_CONTROL ||
+                           (type == LT_SCORED_UNKNOWN && t->spm.active && !t->spm.from_model);
+        if (named || (type == LT_SCORED_USER && cuts_at_user(t))) {
+            LT_TRY(lt_tokenizer_add(
+                t, (lt_added){.id = id, .special = named, .normalized = type == LT_SCORED_USER}, s,
+                v->bytes[id]));
         }
         if (type == LT_SCORED_USER && v->bytes[id] > 0) {
             LT_TRY(lt_trie_add(&t->spm.user, s, v->bytes[id], id));

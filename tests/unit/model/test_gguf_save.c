@@ -523,6 +523,16 @@ static void a_token_does_not_depend_on_its_batch(void **state) {
     unlink(path);
 }
 
+static void ids_of(const char *tokenizer, const char *text, lt_ids *out) {
+    lt_tokenizer *t = NULL;
+    lt_tokenizer_scratch *scratch = NULL;
+    must(lt_tokenizer_open(&t, tokenizer, NULL), tokenizer);
+    must(lt_tokenizer_scratch_open(&scratch, t), "scratch");
+    must(lt_tokenizer_encode(t, scratch, text, strlen(text), LT_ENCODE_DEFAULT, out), "encode");
+    lt_tokenizer_scratch_close(scratch);
+    lt_tokenizer_close(t);
+}
+
 /* stories260K with its tokenizer in one file: it encodes like the tokenizer alone. */
 static void a_tokenizer_is_in_the_file(void **state) {
     static const char text[] = "Once upon a time, Tim's  dog said \"hi\" \xF0\x9F\x90\xB6.\n";
@@ -548,18 +558,13 @@ static void a_tokenizer_is_in_the_file(void **state) {
     assert_memory_equal(ids[0].data, ids[1].data, ids[0].n * sizeof *ids[0].data);
     lt_ids_free(&ids[0]);
     lt_ids_free(&ids[1]);
+    /* Names of special tokens in a text, as llama.cpp reads them with this file. */
+    ids_of(path, "a<unk>b</s>", &ids[0]);
+    assert_int_equal(ids[0].n, 5);
+    assert_memory_equal(ids[0].data, ((uint32_t[]){1, 261, 0, 268, 2}), 5 * sizeof(uint32_t));
+    lt_ids_free(&ids[0]);
     lt_model_close(m);
     unlink(path);
-}
-
-static void ids_of(const char *tokenizer, const char *text, lt_ids *out) {
-    lt_tokenizer *t = NULL;
-    lt_tokenizer_scratch *scratch = NULL;
-    must(lt_tokenizer_open(&t, tokenizer, NULL), tokenizer);
-    must(lt_tokenizer_scratch_open(&scratch, t), "scratch");
-    must(lt_tokenizer_encode(t, scratch, text, strlen(text), LT_ENCODE_DEFAULT, out), "encode");
-    lt_tokenizer_scratch_close(scratch);
-    lt_tokenizer_close(t);
 }
 
 /* Write a tokenizer.json with another pre-tokenizer. */
