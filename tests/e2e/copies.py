@@ -431,13 +431,21 @@ def stopped_before_it_begins():
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
+        silent.settimeout(30)
         at = f"http://127.0.0.1:{silent.getsockname()[1]}"
         for name, words, env in (("a web server", (at + "/x", path("x")), {}), ("a list", ("s3://bucket/p/", path("l/"), "--endpoint", at), {}), ("a hub", ("hf://org/model",), {"HF_ENDPOINT": at}),
                                  ("busy", ("s3://bucket/p/", path("b/"), "--delay-s", "20"), {})):
             store.put("bucket", "k", b"x")
             store.fault = (lambda q: ("status", 503, "SlowDown")) if name == "busy" else None
+            store.requests.clear()
             p = subprocess.Popen([lateen, "copy", *words], env=environment(**env), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            time.sleep(1)
+            if name == "busy":
+                while not store.requests and p.poll() is None:
+                    time.sleep(0.01)
+                asked = None
+            else:
+                asked = silent.accept()[0]
+            time.sleep(0.2)
             begin = time.time()
             p.send_signal(signal.SIGTERM)
             try:
@@ -445,6 +453,8 @@ def stopped_before_it_begins():
             except subprocess.TimeoutExpired:
                 p.kill()
                 err = "it had to be killed"
+            if asked:
+                asked.close()
             tap.check(f"SIGTERM before a byte has come, {name}: status 75 at once", p.returncode == 75 and "the same command continues" in err and time.time() - begin < 5, (p.returncode, err, time.time() - begin))
     store.fault = None
 

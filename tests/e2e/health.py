@@ -3,6 +3,7 @@
 tests the memory of this machine, too."""
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -203,18 +204,24 @@ status, told = checked(later)
 check("notes become signals, and signals a score", [value(told, "lemon." + s) for s in (
     "exclusions", "tickets", "outs", "multi_node_failures", "single_node_failures", "single_node_failure_share", "score")] == [3, 2, 1, 2, 1, 0.25, 4] and
     ("lemon.score", "", "drain") in bad(told), bad(told))
+
+
+def moved(lines, days):
+    return re.sub(r'"time":(\d+)', lambda m: f'"time":{int(m[1]) + days * 86400}', lines)
+
+
 with open(history) as f:
     old = f.read()
 with open(history, "w") as f:
-    f.write(old.replace(f'"time":{int(time.time()) // 100000}', f'"time":{int(time.time()) // 100000 + 26}'))  # 30 days later
+    f.write(moved(old, 30))
 status, told = checked(later)
 check("nor does what was written under a clock that was ahead", value(told, "lemon.score") == 0 and value(told, "lemon.exclusions") == 0)
 with open(history, "w") as f:
-    f.write(old.replace(f'"time":{int(time.time()) // 100000}', f'"time":{int(time.time()) // 100000 - 26}'))  # 30 days earlier
+    f.write(moved(old, -30))
 status, told = checked(later)
 check("what is older than 28 days no longer counts", value(told, "lemon.score") == 0 and value(told, "lemon.exclusions") == 0)
 with open(history, "a") as f:
-    f.write(old.replace(f'"time":{int(time.time()) // 100000}', f'"time":{int(time.time()) // 100000 - 60}') + '{"kind": "check", "ti')  # 70 days, and a cut line
+    f.write(moved(old, -70) + '{"kind": "check", "ti')  # and a cut line
 status, told = checked(later)
 check("lines older than 56 days are dropped, a cut line harms nothing", len(lines()) == 2, [x["time"] for x in lines()])
 check("the check that meets the cut line says so", any(
