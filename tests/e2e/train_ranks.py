@@ -122,7 +122,7 @@ def tokens_divided(work):
         done = train(2, args)
         check(f"{run['name']}, tokens divided by {way}", done.stderr[-400:] if done.returncode else compare(run if run["evals"] else {**run, "evals": []}, read(out)))
     done = train(2, {**SMALL, "out": f"{work}/cp-odd", "data.seq": 18, "mesh": "cp=2"})
-    check("rows of 18 tokens over 2 ranks", "cannot be divided into 4 pieces, two for each of cp=2 ranks; 20 can" not in done.stderr and done.stderr[-300:])
+    check("rows of 18 tokens over 2 ranks", "cannot be divided into 4 pieces, two for each of cp=2 ranks; 20 tokens can" not in done.stderr and done.stderr[-300:])
 
 
 def layers_beside_pytorch(work):
@@ -262,7 +262,7 @@ def faults(work):
 
 def refusals(work):
     for ranks, args, says in (
-            (2, {"batch.size": 7}, "batch.size = 7 rows cannot be divided by 2 ranks; 8 can"),
+            (2, {"batch.size": 7}, "batch.size = 7 rows cannot be divided by 2 ranks; 8 rows can"),
             (2, {"batch.ramp": "3@0"}, "batch.ramp '3@0': 3 rows cannot be divided by 2 ranks"),
             (2, {"mesh": "dp=4"}, "mesh pp=1,dp=4,cp=1,tp=1 has 4 places, and there are 2 ranks; dp=2 makes 2"),
             (2, {"mesh": "dp=2,ep=2"}, "mesh: ep=2, and the model has no experts"),

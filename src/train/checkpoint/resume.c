@@ -319,10 +319,11 @@ static lt_err refuse_checkpoints(const lt_training *t) {
     LT_TRY(lt_checkpoint_list(&steps, &n, t->checkpoints));
     free(steps);
     if (n > 0) {
-        LT_FAIL(LT_ERR_STATE,
-                "resume = none, but %s holds %zu checkpoints: choose another --out, or remove that "
-                "folder",
-                t->checkpoints, n);
+        LT_FAIL(
+            LT_ERR_STATE,
+            "resume = none, but %s holds %zu checkpoint%s: choose another --out, or remove that "
+            "folder",
+            t->checkpoints, n, n == 1 ? "" : "s");
     }
     return LT_OK;
 }

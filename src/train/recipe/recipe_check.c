@@ -63,20 +63,20 @@ lt_err lt_recipe_divides(const lt_recipe *r, const lt_mesh_shape *s) {
     uint64_t from;
     bool ok;
     if (r->batch % dp != 0) {
-        LT_FAIL(LT_ERR_ARG, "batch.size = %lld rows cannot be divided by %lld ranks; %lld can",
+        LT_FAIL(LT_ERR_ARG, "batch.size = %lld rows cannot be divided by %lld ranks; %lld rows can",
                 (long long)r->batch, (long long)dp, nearest_multiple(r->batch, dp));
     }
     if (r->seq % pieces != 0) {
         LT_FAIL(LT_ERR_ARG,
                 "data.seq = %lld tokens cannot be divided into %lld pieces, two for each of cp=%d "
-                "ranks; %lld can",
+                "ranks; %lld tokens can",
                 (long long)r->seq, (long long)pieces, s->cp, nearest_multiple(r->seq, pieces));
     }
     while (lt_recipe_next_ramp(&p, &size, &from, &ok)) {
         if (size % dp != 0) {
             LT_FAIL(LT_ERR_ARG,
-                    "batch.ramp '%s': %lld rows cannot be divided by %lld ranks; %lld can", r->ramp,
-                    (long long)size, (long long)dp, nearest_multiple(size, dp));
+                    "batch.ramp '%s': %lld rows cannot be divided by %lld ranks; %lld rows can",
+                    r->ramp, (long long)size, (long long)dp, nearest_multiple(size, dp));
         }
     }
     return check_shares(r, s);

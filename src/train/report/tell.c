@@ -228,8 +228,9 @@ lt_err lt_training_tell_end(lt_training *t) {
             "has diverged",
             t->guard.best);
     }
-    lt_log_info("finished %lld steps in %s; report: %s/report.html", (long long)t->state.step,
-                lt_duration_text(took, lt_clock_s() - t->start_s), t->recipe.out);
+    lt_log_info("finished %lld step%s in %s; report: %s/report.html", (long long)t->state.step,
+                t->state.step == 1 ? "" : "s", lt_duration_text(took, lt_clock_s() - t->start_s),
+                t->recipe.out);
     if (t->recipe.export_model) {
         lt_log_info("%s: %s/%s", lt_training_product(t), t->recipe.out, lt_training_product(t));
     }
