@@ -6,7 +6,8 @@
 
 #include "tensor/backend.h"
 
-/* FLOP/s of a square product in dtype, the best of a few runs (0.1 s). */
+/* FLOP/s of a square product in dtype, the best of a few runs (0.1 s), of sizes that the device has
+ * memory for. */
 LT_MUST_USE lt_err lt_matmul_peak(double *flops, lt_device *device, lt_dtype dtype);
 
 /* The peak of a training run: LATEEN_PEAK_GFLOPS of the environment if it is set, for machines

@@ -62,12 +62,53 @@ static void a_known_peak_is_not_measured(void **state) {
     assert_true(peak > 2.5e8); /* A quarter of a GFLOP/s, on any machine. */
 }
 
+/* A device with 3 MiB: three matrices of 512 x 512 fit, those of 1024 do not. */
+static size_t in_use, largest;
+static lt_err alloc_little(lt_device *d, void **out, size_t bytes, const char *what) {
+    (void)d;
+    if (in_use + bytes > 3 << 20) {
+        return lt_error_set(LT_ERR_OOM, "%s: %zu bytes", what, bytes);
+    }
+    in_use += bytes;
+    largest = bytes > largest ? bytes : largest;
+    *out = calloc(1, bytes);
+    return *out != NULL ? LT_OK : LT_ERR_OOM;
+}
+static void release_little(lt_device *d, void *data, size_t bytes) {
+    (void)d;
+    in_use -= bytes;
+    free(data);
+}
+static lt_err alloc_nothing(lt_device *d, void **out, size_t bytes, const char *what) {
+    (void)d;
+    (void)out;
+    return lt_error_set(LT_ERR_OOM, "%s: %zu bytes", what, bytes);
+}
+
+static void sizes_that_fit_are_measured(void **state) {
+    static lt_backend little;
+    double peak = 0.0;
+    (void)state;
+    little = *lt_backend_cpu();
+    little.host_memory = false; /* All sizes, as on a GPU. */
+    little.alloc = alloc_little;
+    little.release = release_little;
+    assert_int_equal(lt_matmul_peak(&peak, device_of(&little), LT_F32), LT_OK);
+    assert_true(peak > 1e6);
+    assert_int_equal(largest, 512 * 512 * 4);
+    assert_int_equal(in_use, 0);
+    little.alloc = alloc_nothing;
+    assert_int_equal(lt_matmul_peak(&peak, device_of(&little), LT_F32), LT_ERR_OOM);
+    assert_non_null(strstr(lt_error_message(), "peak measurement: 262144 bytes"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_share_is_of_the_peak),
         cmocka_unit_test(a_peak_too_low_is_measured_again),
         cmocka_unit_test(a_share_is_at_most_1),
         cmocka_unit_test(a_known_peak_is_not_measured),
+        cmocka_unit_test(sizes_that_fit_are_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
